@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"strings"
 	"syscall"
@@ -75,9 +76,15 @@ func TestDialFailsAsTCP(t *testing.T) {
 	there.IP(t, "addr add 10.11.0.9/24 dev %s", netns.Link)
 	_, err = there.Command(t.Context(), "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward; echo 0 > /proc/sys/net/ipv4/icmp_ratelimit")
 	require.NoError(t, err)
-	for network, kind := range map[string]string{"10.68.0.0/16": "blackhole", "10.69.0.0/16": "unreachable", "10.70.0.0/16": "prohibit"} {
-		here.IP(t, "route add %s via %v", network, there.V4)
-		there.IP(t, "route add %s %s", kind, network)
+	_, err = there.Command(t.Context(), "sh", "-c", "cd /proc/sys/net/ipv6; echo 1 > conf/all/forwarding; echo 0 > icmp/ratelimit")
+	require.NoError(t, err)
+	for n, kind := range []string{"blackhole", "unreachable", "prohibit", ""} {
+		for network, via := range map[string]netip.Addr{fmt.Sprintf("10.%d.0.0/16", 68+n): there.V4, fmt.Sprintf("fd%d::/16", 68+n): there.V6} {
+			here.IP(t, "route add %s via %v", network, via)
+			if kind != "" {
+				there.IP(t, "route add %s %s", kind, network)
+			}
+		}
 	}
 	run := func(n netns.Namespace, to string) *process.Process {
 		p, err := process.Start(t.Context(), process.Program{Args: append(n.Run(), "env", dialTo+"="+to, os.Args[0])})
@@ -112,6 +119,10 @@ func TestDialFailsAsTCP(t *testing.T) {
 		{"a network that a route prohibits", "10.67.0.1:7", "EACCES", false},
 		{"a network that the router cannot reach", "10.69.0.1:7", "EHOSTUNREACH", false},
 		{"a firewall that says so", "10.70.0.1:7", "EHOSTUNREACH", false},
+		{"the same, IPv6", "[fd70::1]:7", "EACCES", false},
+		{"a network that the router cannot reach, IPv6", "[fd69::1]:7", "ENETUNREACH", false},
+		{"a network that the router does not know", "10.71.0.1:7", "ENETUNREACH", false},
+		{"the same, IPv6", "[fd71::1]:7", "ENETUNREACH", false},
 		{"a firewall that drops packets", "10.68.0.1:7", "ETIMEDOUT", true},
 		{"a broadcast address", "10.11.0.255:7", "ENETUNREACH", false},
 		{"a multicast group", "[ff02::1%" + netns.Link + "]:7", "ENETUNREACH", false},

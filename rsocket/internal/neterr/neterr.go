@@ -73,8 +73,9 @@ func OfDial(ctx context.Context, err error) error {
 	return of(err, []kind{
 		{rdma.ErrNotListening, syscall.ECONNREFUSED},
 		{rdma.ErrRejected, syscall.ECONNREFUSED},
-		{syscall.EHOSTUNREACH, syscall.EHOSTUNREACH},
-		{syscall.EACCES, syscall.EACCES}, // a route says so
+		{syscall.EHOSTUNREACH, syscall.EHOSTUNREACH}, // a route says so, or the network
+		{syscall.ENETUNREACH, syscall.ENETUNREACH},
+		{syscall.EACCES, syscall.EACCES},
 		{rdma.ErrNoRoute, syscall.ENETUNREACH},
 		{rdma.ErrUnreachable, syscall.ETIMEDOUT},
 		{rdma.ErrTimeout, syscall.ETIMEDOUT},

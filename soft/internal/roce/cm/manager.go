@@ -315,8 +315,8 @@ func (m *Manager) findBy(localID, remoteID uint32, from Path, isFrom func(*Conn,
 // PeerUnreachable handles the report that no process has the peer's UDP port (ICMP port
 // unreachable), which quotes a message of ours. The handshake, release or resolution that waits for
 // the response to this message ends; established connections do not. No other ends: its message may
-// have come later, when the port was open. CauseHostUnreachable, that the network cannot reach the host,
-// ends only requests: others have reached it, and may again.
+// have come later, when the port was open. Other causes, that the network cannot reach the host, end only
+// requests: others have reached it, and may again.
 func (m *Manager) PeerUnreachable(path Path, transactionID uint64, cause Cause, now time.Duration) {
 	if transactionID == 0 {
 		return

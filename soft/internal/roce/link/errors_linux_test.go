@@ -46,7 +46,7 @@ func TestPortUnreachable(t *testing.T) {
 				got = tx.Unreachable()
 				require.Less(t, time.Now(), limit, "nothing was reported")
 			}
-			report := Refusal{Peer: gone}
+			report := Refusal{Peer: gone, Errno: unix.ECONNREFUSED}
 			copy(report.Packet[:], "to 1\x00\x00\x00\x01: anybody?")
 			assert.Equal(t, []Refusal{report}, got)
 			assert.Empty(t, tx.Unreachable())
@@ -128,16 +128,16 @@ func TestErrorMessages(t *testing.T) {
 		level, kind int32
 		origin      uint8
 		errno       syscall.Errno
-		host, want  bool
+		want        bool
 	}{
-		"port":                    {unix.SOL_IP, unix.IP_RECVERR, unix.SO_EE_ORIGIN_ICMP, unix.ECONNREFUSED, false, true},
-		"port, IPv6":              {unix.SOL_IPV6, unix.IPV6_RECVERR, unix.SO_EE_ORIGIN_ICMP6, unix.ECONNREFUSED, false, true},
-		"host":                    {unix.SOL_IP, unix.IP_RECVERR, unix.SO_EE_ORIGIN_ICMP, unix.EHOSTUNREACH, true, true},
-		"network":                 {unix.SOL_IP, unix.IP_RECVERR, unix.SO_EE_ORIGIN_ICMP, unix.ENETUNREACH, true, true},
-		"administratively denied": {unix.SOL_IPV6, unix.IPV6_RECVERR, unix.SO_EE_ORIGIN_ICMP6, unix.EACCES, true, true},
-		"too large":               {unix.SOL_IP, unix.IP_RECVERR, unix.SO_EE_ORIGIN_ICMP, unix.EMSGSIZE, false, false},
-		"of this host":            {unix.SOL_IP, unix.IP_RECVERR, unix.SO_EE_ORIGIN_LOCAL, unix.ECONNREFUSED, false, false},
-		"other control data":      {unix.SOL_UDP, unix.UDP_GRO, unix.SO_EE_ORIGIN_ICMP, unix.ECONNREFUSED, false, false},
+		"port":                    {unix.SOL_IP, unix.IP_RECVERR, unix.SO_EE_ORIGIN_ICMP, unix.ECONNREFUSED, true},
+		"port, IPv6":              {unix.SOL_IPV6, unix.IPV6_RECVERR, unix.SO_EE_ORIGIN_ICMP6, unix.ECONNREFUSED, true},
+		"host":                    {unix.SOL_IP, unix.IP_RECVERR, unix.SO_EE_ORIGIN_ICMP, unix.EHOSTUNREACH, true},
+		"network":                 {unix.SOL_IP, unix.IP_RECVERR, unix.SO_EE_ORIGIN_ICMP, unix.ENETUNREACH, true},
+		"administratively denied": {unix.SOL_IPV6, unix.IPV6_RECVERR, unix.SO_EE_ORIGIN_ICMP6, unix.EACCES, true},
+		"too large":               {unix.SOL_IP, unix.IP_RECVERR, unix.SO_EE_ORIGIN_ICMP, unix.EMSGSIZE, false},
+		"of this host":            {unix.SOL_IP, unix.IP_RECVERR, unix.SO_EE_ORIGIN_LOCAL, unix.ECONNREFUSED, false},
+		"other control data":      {unix.SOL_UDP, unix.UDP_GRO, unix.SO_EE_ORIGIN_ICMP, unix.ECONNREFUSED, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var e errorQueue
@@ -153,16 +153,16 @@ func TestErrorMessages(t *testing.T) {
 			x := (*unix.SockExtendedErr)(unsafe.Add(b, at+unix.CmsgLen(0)))
 			x.Origin, x.Errno = c.origin, uint32(c.errno)
 			e.header.SetControllen(at + unix.CmsgSpace(extendedErrorBytes))
-			host, ok := e.unreachable()
-			assert.Equal(t, c.want, ok)
-			assert.Equal(t, c.host, host)
+			want := c.errno
+			if !c.want {
+				want = 0
+			}
+			assert.Equal(t, want, e.unreachable())
 			e.header.SetControllen(at + unix.CmsgSpace(extendedErrorBytes) - 9)
-			_, ok = e.unreachable()
-			assert.False(t, ok, "cut short")
+			assert.Zero(t, e.unreachable(), "cut short")
 			e.header.Namelen = 0
 			e.header.SetControllen(at + unix.CmsgSpace(extendedErrorBytes))
-			_, ok = e.unreachable()
-			assert.False(t, ok, "without an address")
+			assert.Zero(t, e.unreachable(), "without an address")
 		})
 	}
 }

@@ -279,7 +279,9 @@ func (s *Socket) Leave(group netip.AddrPort) error {
 // host cannot be reached.
 type Refusal struct {
 	Peer netip.AddrPort
-	Host bool // the host cannot be reached; such a report is of a management datagram
+	// Errno is what connect(2) of TCP fails with after such a report: ECONNREFUSED, or why the host cannot be
+	// reached: EHOSTUNREACH, ENETUNREACH or EACCES. These are reported of management datagrams only.
+	Errno syscall.Errno
 	// Packet is the beginning of the packet that was refused, if it was for queue pair 1: it has
 	// the transaction ID of the management datagram. What a report does not quote is zero.
 	Packet [quotedBytes]byte
