@@ -103,6 +103,9 @@ func (s *Stack) dial(ctx context.Context, addr string) (*Conn, error) {
 
 // addressOf is the address in the error of a call that was given a string.
 func addressOf(addr string) net.Addr {
+	if strings.HasPrefix(addr, ":") {
+		addr = "[::]" + addr
+	}
 	if a, err := netip.ParseAddrPort(addr); err == nil {
 		return &Addr{a}
 	}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -277,7 +278,7 @@ func failureText(err error) string {
 		return err.Error()
 	}
 	switch {
-	case errors.Is(err, verbs.ErrNotListening) && strings.Contains(err.Error(), "no process has"):
+	case errors.Is(err, verbs.ErrNotListening) && errors.Is(err, syscall.ECONNREFUSED):
 		return portClosed
 	case errors.Is(err, verbs.ErrNotListening):
 		return "nobody listens"

@@ -109,17 +109,16 @@ func of(err error, kinds []kind) error {
 	return err
 }
 
-// Innermost leaves out what the callers between have put before an error: which attempt of what it was.
-// net.OpError says that.
+// Innermost leaves out what the callers between have added to an error: which attempt of what it was.
+// net.OpError says that. It stops where an error joins several, or adds to one that adds nothing.
 func Innermost(err error) error {
-	for err != nil {
+	for {
 		inner := errors.Unwrap(err)
-		if inner == nil || errors.Unwrap(inner) == nil && !hasSeveral(inner) || !strings.HasSuffix(err.Error(), inner.Error()) {
+		if inner == nil || errors.Unwrap(inner) == nil && !hasSeveral(inner) {
 			return err
 		}
 		err = inner
 	}
-	return nil
 }
 
 // hasSeveral reports whether an error wraps several.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/errno"
+	"github.com/verbena-rdma/verbena/internal/routes"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -58,8 +59,12 @@ func (r *rounds) advice(ctx context.Context, addr netip.Addr, port int) []string
 }
 
 // portClosed reports whether the host has said that nobody has the device's UDP port.
-func portClosed(err error) bool {
-	return strings.Contains(err.Error(), "no process has the peer's UDP port")
+func portClosed(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
+
+// stalled reports whether a process of this machine has the listener, and does not answer.
+func stalled(err error, addr netip.Addr) bool {
+	var failed *verbs.CMError
+	return errors.As(err, &failed) && failed.Step == verbs.CMStepResolve && errors.Is(err, verbs.ErrUnreachable) && routes.Local(addr)
 }
 
 // otherAddress is advice for an address at which nobody listens.
@@ -68,7 +73,7 @@ const otherAddress = `The server may listen at another address of that host: "ve
 // unanswered finds out why a host may not answer.
 func (r *rounds) unanswered(ctx context.Context, addr netip.Addr) []string {
 	var lines []string
-	if strings.Contains(r.failure.Error(), "the process does not respond") {
+	if stalled(r.failure, addr) {
 		return []string{"The process that listens there is one of this machine. It is stopped (by SIGSTOP or a debugger: kill -CONT continues it) or too busy; the network is not the cause."}
 	}
 	if e := r.opened.entry; e.UDPPort != 0 && e.UDPPort != roceUDPPort {
