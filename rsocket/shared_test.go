@@ -90,27 +90,6 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// A listener on all addresses is reached at each that it names, and at the unspecified one.
-func TestAllAddresses(t *testing.T) {
-	l, err := rsocket.Listen(":0")
-	require.NoError(t, err)
-	addrs := append(l.Addrs(), l.Addr().(*rsocket.Addr).AddrPort)
-	require.Contains(t, addrs, netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), addrs[0].Port()))
-	for _, a := range addrs {
-		c, err := rsocket.Dial(context.Background(), a.String())
-		require.NoError(t, err, "%v", a)
-		far, err := l.Accept()
-		require.NoError(t, err)
-		require.NoError(t, errors.Join(c.Close(), far.Close()))
-	}
-	_, err = rsocket.Listen(l.Addr().String())
-	require.ErrorIs(t, err, syscall.EADDRINUSE)
-	require.ErrorContains(t, err, "of interface ")
-	require.NoError(t, l.Close())
-	_, err = rsocket.Dial(context.Background(), addrs[0].String())
-	require.ErrorIs(t, err, syscall.ECONNREFUSED)
-}
-
 // While the last connection is closed and has data left to send, others can be made.
 func TestDialWhileLastConnectionCloses(t *testing.T) {
 	server := open(t, soft.Config{}, rsocket.Config{ReceiveBuffer: rsocket.MinBuffer})

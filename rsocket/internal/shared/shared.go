@@ -85,7 +85,6 @@ func (v *Values[T]) Acquire(ctx context.Context, name string) (*Ref[T], error) {
 // enter makes the caller a user of the value with the name, unless that is being closed.
 func (v *Values[T]) enter(name string) (r *Ref[T], isUser bool, err error) {
 	var dead *Ref[T]
-	defer func() { _ = dead.Release() }() // without the lock
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.ended {
@@ -107,7 +106,10 @@ func (v *Values[T]) enter(name string) (r *Ref[T], isUser bool, err error) {
 			v.refs = make(map[string]*Ref[T])
 		}
 		v.refs[name] = r
-		go r.open()
+		go func() {
+			_ = dead.Release() // first: what it has open may be in the way
+			r.open()
+		}()
 	}
 	if r.state == draining && !v.Dead(r.Value) {
 		r.takeBack()
