@@ -22,9 +22,9 @@ import (
 // turn, and share the time until the deadline of ctx as with net.Dialer. Dial returns when the peer
 // has accepted, and fails as soon as ctx ends, or after a minute for each address. Errors are
 // *net.OpError, for the first address. They match, as those of TCP do, syscall.ECONNREFUSED if nobody
-// listens or the peer refuses, syscall.EHOSTUNREACH if the network says that it cannot reach the host,
-// syscall.ENETUNREACH if this host has no route, syscall.ETIMEDOUT if nobody answers; and ErrProtocol if the peer is no
-// rsockets program, the cause of ctx, and those of rdma.Connections.Dial.
+// listens or the peer refuses, syscall.EHOSTUNREACH, ENETUNREACH or EACCES if the network or a route of
+// this host says so, ENETUNREACH if there is no route, and ETIMEDOUT if nobody answers; and ErrProtocol if
+// the peer is no rsockets program, the cause of ctx, and those of rdma.Connections.Dial.
 func (s *Stack) Dial(ctx context.Context, addr string) (*Conn, error) {
 	return dial(ctx, addr, func(ctx context.Context, _, addr string) (*Conn, error) { return s.dial(ctx, addr) })
 }

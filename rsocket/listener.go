@@ -59,7 +59,7 @@ type listening struct {
 	rdma      []*rdma.Listener         // at one address, or at all of the device
 	postponed []request                // until their addresses have fewer connections that are being established
 	queued    quota.Places[netip.Addr] // of these, by the peer's quota.Network
-	full      bool                     // a request was refused since there were no postponed ones
+	full      bool                     // one was refused since, which was logged
 
 	work      func() // answerPostponed
 	scheduled atomic.Bool
@@ -252,8 +252,8 @@ func (l *Listener) SetDeadline(t time.Time) error {
 	return nil
 }
 
-// Addr is the address that the listener listens on, an *Addr. If that is an unspecified one, a dial to it
-// goes to this host.
+// Addr is the address that the listener listens on, an *Addr. That of all addresses is [::], and a dial to
+// it goes to this host.
 func (l *Listener) Addr() net.Addr { return l.addr }
 
 // Addrs are the addresses at which peers reach the listener now: that of Addr, or, if it listens at all

@@ -56,12 +56,12 @@ type Config struct {
 	// but none stops. Memory that is no longer needed is freed. Zero: 1 GiB.
 	SendMemory int
 	// Backlog limits the connections of a Listener that are established and wait for Accept.
-	// Requests beyond it wait until Accept makes room, as with TCP, and fail with ETIMEDOUT at the
-	// peer after a minute. Handshakes in progress count against it. The limit is for each address of
-	// peers: there are twice
+	// Handshakes in progress count against it. The limit is for each address of peers: there are twice
 	// Backlog places, and an address (of IPv6: a /64 network) may take one while it holds fewer than
 	// are free. So one address keeps no others out; about as many as the base-2 logarithm of the
-	// places can still take all. Zero: 1,024.
+	// places can still take all. Requests beyond it wait until Accept makes room, as with TCP, and fail
+	// with ETIMEDOUT at the peer after a minute. They are limited in the same way, for each device; those
+	// beyond that limit are rejected, and counted as Refused. Zero: 1,024.
 	Backlog int
 	// KeepAlive is how long a peer may be silent before its device is asked whether it is there.
 	// Without an answer for SilenceTimeout, the connection fails with ECONNRESET. Zero: 15 s. None:
