@@ -59,7 +59,8 @@ type Everywhere struct {
 	// These belong to the goroutine that serves: first that of Serve, then that of follow.
 	parts    map[string]*part // by device
 	failures map[place]*failure
-	result   error // of Close
+	pauses   map[string]time.Duration // by device that has failed: until it is opened again
+	result   error                    // of Close
 
 	mu   sync.Mutex // guards what follows; nobody waits while holding it
 	port uint16     // 0: not chosen yet
@@ -76,7 +77,7 @@ type place struct {
 // part is a Part, with its places and the functions that end listening there.
 type part struct {
 	Part
-	device string
+	opened time.Time
 	stops  map[place]func()
 	ending bool          // end is closed
 	failed bool          // since its device has
@@ -87,20 +88,19 @@ type part struct {
 
 // failure is what has failed, and is tried again.
 type failure struct {
-	err    error
-	tries  int
-	next   time.Time // of the next attempt
-	told   string
-	coming bool // the address is not there yet, or no longer
+	err         error
+	tries       int
+	first, next time.Time // attempts
+	told        string
+	coming      bool // the address is not there yet, or no longer
 }
 
 const (
 	portAttempts = 16                    // ports that are tried
 	settle       = 50 * time.Millisecond // changes come in groups
-	// What fails is tried again after a second, then after twice the time before. An address that the
-	// system still checks (RFC 4862 5.4) is no failure for some attempts.
+	// What fails is tried again after a second, then after twice the time before.
 	firstRetry, lastRetry = time.Second, time.Minute
-	quietTries            = 4
+	checked               = 10 * time.Second // after that, the system has checked an address (RFC 4862 5.4)
 )
 
 // Serve listens on a port at all addresses of this host. cfg.Open opens a part on each device, and Serve
@@ -117,7 +117,7 @@ func Serve(port uint16, cfg ServeConfig) (*Everywhere, error) {
 // serve is Serve with functions that list the addresses, and report their changes.
 func serve(port uint16, cfg ServeConfig, places func() ([]place, error), follow func(ctx context.Context, subscribed, changed func())) (*Everywhere, error) {
 	ctx, stop := context.WithCancel(context.Background())
-	e := &Everywhere{cfg: cfg, places: places, stop: stop, changes: make(chan struct{}, 1), parts: map[string]*part{}, failures: map[place]*failure{}}
+	e := &Everywhere{cfg: cfg, places: places, stop: stop, changes: make(chan struct{}, 1), parts: map[string]*part{}, failures: map[place]*failure{}, pauses: map[string]time.Duration{}}
 	subscribed := make(chan struct{})
 	e.running.Go(func() { follow(ctx, func() { close(subscribed) }, e.changed) })
 	<-subscribed
@@ -207,7 +207,7 @@ func (e *Everywhere) wait(ctx context.Context, other time.Time) bool {
 		}
 		for _, f := range e.failures {
 			if f.coming {
-				f.next = time.Time{} // it may have come
+				f.next = time.Now() // it may have come
 			}
 		}
 	}
@@ -284,10 +284,13 @@ func (p *part) close() {
 
 // note notes that an attempt has failed, and reports whether to tell that.
 func (f *failure) note(err error, now time.Time) (tell bool) {
+	if f.tries == 0 {
+		f.first = now
+	}
 	f.next = now.Add(min(firstRetry<<min(f.tries, 10), lastRetry))
 	f.tries++
 	f.err, f.coming = err, errors.Is(err, syscall.EADDRNOTAVAIL) || errors.Is(err, verbs.ErrNoDevice)
-	if f.told == err.Error() || f.coming && f.tries < quietTries {
+	if f.told == err.Error() || f.coming && now.Sub(f.first) < checked {
 		return false
 	}
 	f.told = err.Error()
@@ -375,8 +378,17 @@ func (e *Everywhere) endGone(all []place, now time.Time) (failed []error) {
 			continue
 		}
 		delete(e.parts, device)
-		for at := range p.stops { // its device may fail again at once
-			e.failures[at] = &failure{next: now.Add(firstRetry)}
+		if p.failed {
+			pause := firstRetry
+			if now.Sub(p.opened) < 2*lastRetry { // it fails again and again
+				pause = min(max(pause, 2*e.pauses[device]), lastRetry)
+			}
+			e.pauses[device] = pause
+			for at := range p.stops {
+				e.failures[at] = &failure{next: now.Add(pause)}
+			}
+		} else {
+			delete(e.pauses, device)
 		}
 		switch {
 		case p.failed && p.err == nil:
@@ -455,7 +467,7 @@ func (e *Everywhere) serveOn(device string, at place, open func() (Part, error))
 		if err != nil {
 			return err
 		}
-		p = &part{Part: opened, device: device, stops: map[place]func(){}, end: make(chan struct{}), closed: make(chan struct{})}
+		p = &part{Part: opened, opened: time.Now(), stops: map[place]func(){}, end: make(chan struct{}), closed: make(chan struct{})}
 		e.parts[device] = p
 		e.running.Go(func() { e.attend(p) })
 	}

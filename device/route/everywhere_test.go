@@ -296,6 +296,7 @@ func TestListingFails(t *testing.T) {
 		require.Equal(t, []netip.AddrPort{addrOf(1), addrOf(2)}, e.Addrs())
 		m.pause(time.Hour)
 		require.Equal(t, []string{syscall.ENOBUFS.Error()}, m.failed)
+		m.set(syscall.ENOBUFS)
 		m.mu.Lock()
 		m.places, m.failure = []place{placeOf(3)}, nil
 		m.mu.Unlock()
@@ -317,7 +318,7 @@ func TestDeviceFails(t *testing.T) {
 			require.Equal(t, []netip.AddrPort{addrOf(2)}, e.Addrs())
 			require.Len(t, m.failed, n)
 			require.Equal(t, "device soft-e1: it is broken", m.failed[n-1])
-			m.pause(firstRetry)
+			m.pause(firstRetry << n / 2) // longer each time
 			require.Equal(t, []netip.AddrPort{addrOf(1), addrOf(2)}, e.Addrs())
 			require.Len(t, m.added, n)
 		}
@@ -377,7 +378,9 @@ func TestRetries(t *testing.T) {
 		require.Len(t, m.failed, 1)
 		require.Contains(t, m.failed[0], "serve 10.0.0.3 of interface e3")
 
-		m.set(nil, placeOf(1), placeOf(2), placeOf(4))
+		for range 20 { // as many changes as an interface has that comes
+			m.set(nil, placeOf(1), placeOf(2), placeOf(4))
+		}
 		require.Len(t, m.failed, 1)
 		checked.Store(true)
 		m.changed()
