@@ -55,7 +55,7 @@ type DialConfig struct {
 // Dial connects, through the connection manager, to a peer that listens on an address: a
 // Listener of this SDK, or any program that uses rdma_cm(7). The address is HOST:PORT. HOST is
 // an IP address, a GID, or a name, whose addresses are tried in turn; IPv6 addresses and GIDs
-// are in brackets.
+// are in brackets. An unspecified address is that of the device.
 //
 // Dial does not wait. The connection is Connecting, then Ready, or Failed with the reason,
 // which matches ErrTimeout, ErrNotListening, ErrUnreachable, ErrNoRoute or ErrRejected;
@@ -71,7 +71,7 @@ func (c *Connections) Dial(addr string, cfg DialConfig) (*Connection, error) {
 	if err := c.control.Owned(op); err != nil {
 		return nil, err
 	}
-	host, port, err := splitTarget(addr, &cfg, maxDialData)
+	host, port, err := c.splitTarget(addr, &cfg, maxDialData)
 	if err != nil {
 		return nil, fmt.Errorf("rdma: %s: %w", op, err)
 	}

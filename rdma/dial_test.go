@@ -477,6 +477,21 @@ func TestDialAndListenRefusals(t *testing.T) {
 	require.ErrorIs(t, exported.Established(), rdma.ErrNotReady)
 }
 
+// Programs find a listener on the loopback interface at 127.0.0.1, whichever of its addresses the device
+// has, also if the program has chosen the GID.
+func TestListenAtChosenLoopbackGID(t *testing.T) {
+	openSoft(t) // it, or another program, has 127.0.0.1
+	cs := newDialRig(t)
+	server, client := cs.add(rdma.Config{Path: rdma.Path{GIDIndex: new(0)}, MaxConnections: 2}), cs.add(rdma.Config{MaxConnections: 2})
+	cs.start(server, client)
+	l := must(server.Listen(":0", rdma.ListenConfig{}))
+	for _, host := range []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), server.GID().GID.Addr()} {
+		conn := must(client.Dial(netip.AddrPortFrom(host, l.Addr().Port()).String(), rdma.DialConfig{Once: true}))
+		cs.until("connected", func() bool { return conn.State() != rdma.Connecting })
+		require.NoError(t, conn.Err())
+	}
+}
+
 // The server's program dies without closing its connections: keepalives detect that.
 func TestDialledPeerIsSilent(t *testing.T) { sim.Check(t, 3, testDialledPeerIsSilent) }
 

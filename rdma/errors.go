@@ -48,9 +48,11 @@ var (
 
 	// ErrNoRoute: none of the device's addresses leads to the peer's.
 	ErrNoRoute = verbs.ErrNoRoute
-	// ErrUnreachable: the peer's connection manager does not answer, or its host is down.
+	// ErrUnreachable: the peer's connection manager does not answer, or the network says that it cannot
+	// reach its host, which matches syscall.EHOSTUNREACH, ENETUNREACH or EACCES too, as with TCP.
 	ErrUnreachable = verbs.ErrUnreachable
-	// ErrNotListening: the peer answers that nobody listens on the port.
+	// ErrNotListening: the peer's connection manager, or by ICMP its host, answers that nobody listens. The
+	// latter matches syscall.ECONNREFUSED too: nobody there has a device.
 	ErrNotListening = verbs.ErrNotListening
 	// ErrRejected: the peer has rejected the connection; a *verbs.CMError has the reason,
 	// and what the peer's program says.

@@ -103,7 +103,7 @@ func (c *core) listenAddr(host string) (netip.Addr, error) {
 	s := c.set
 	if host == "" {
 		if own := c.port.IP(); s.port.Chosen() && own.IsValid() {
-			return own, nil
+			return asPeersKnow(own), nil
 		}
 		return netip.IPv6Unspecified(), nil
 	}

@@ -245,7 +245,8 @@ func (c *parts) config() Config {
 // Listen accepts, through the connection manager, connections of peers that dial an address of
 // the device, as in rdma_cm(7). Peers may use this SDK (Dial), or the connection manager of
 // the kernel or of an adapter. The address is HOST:PORT. HOST is an IP address, a GID, or
-// empty for all addresses of the device; IPv6 addresses and GIDs are in brackets. With port 0
+// empty for all addresses of the device, those that it has since it was opened, and not those of
+// other devices (route.Serve is for these); IPv6 addresses and GIDs are in brackets. With port 0
 // the manager chooses one. The ports are those of RDMA_PS_TCP, which have nothing to do with
 // the ports of TCP.
 //

@@ -32,7 +32,7 @@ func (c *Datagrams) ResolvePeer(addr string, cfg DialConfig, done func(p *Peer, 
 	if err := c.control.Require(op, pe.Starting, pe.Running); err != nil {
 		return err
 	}
-	host, port, err := splitTarget(addr, &cfg, maxResolveData)
+	host, port, err := c.splitTarget(addr, &cfg, maxResolveData)
 	switch {
 	case err != nil:
 	case done == nil:

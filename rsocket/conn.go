@@ -28,7 +28,7 @@ import (
 type Conn struct {
 	stack    *Stack
 	place    fifo.Node[*Conn]    // in the list of the stack
-	listener *Listener           // nil: it was dialled, or has been settled
+	listener *listening          // nil: it was dialled, or has been settled
 	source   netip.Addr          // of an accepted connection: the peer's quota.Network
 	shared   *shared.Ref[*Stack] // nil: the program has made the stack
 

@@ -17,7 +17,7 @@ type Counters struct {
 	Connections    uint64 `gauge:"connections" help:"connections that use resources, closed ones that still send included"`
 	Accepted       uint64 `counter:"connections_accepted" help:"connections that peers have made"`
 	Dialled        uint64 `counter:"connections_dialled" help:"connections that this program has made"`
-	Refused        uint64 `counter:"connections_refused" help:"requests rejected: no room, or invalid private data"`
+	Refused        uint64 `counter:"connections_refused" help:"requests rejected: no connection left, too many that wait, or invalid private data"`
 	ProtocolErrors uint64 `counter:"protocol_errors" help:"connections ended since the peer violated the protocol"`
 	ReceiveMemory  uint64 `gauge:"receive_memory_bytes" unit:"bytes" help:"receive memory that connections hold: see Config.ReceiveMemory"`
 	SendMemory     uint64 `gauge:"send_memory_bytes" unit:"bytes" help:"send memory that is allocated: see Config.SendMemory"`

@@ -3,8 +3,10 @@ package rsocket
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/verbena-rdma/verbena/await"
@@ -15,12 +17,14 @@ import (
 )
 
 // Dial connects to a program that listens with this package or with rsockets on HOST:PORT. HOST is
-// an IP address or a name; IPv6 addresses are in brackets. The addresses of a name are tried in
+// an IP address or a name; IPv6 addresses are in brackets. An empty HOST and an unspecified address are
+// this host, by an address of the device. The addresses of a name are tried in
 // turn, and share the time until the deadline of ctx as with net.Dialer. Dial returns when the peer
 // has accepted, and fails as soon as ctx ends, or after a minute for each address. Errors are
-// *net.OpError, for the first address. They match syscall.ECONNREFUSED if nobody listens or the peer
-// refuses, syscall.EHOSTUNREACH if the peer's host does not answer, ErrProtocol if the peer is no
-// rsockets program, the cause of ctx, and those of rdma.Connections.Dial.
+// *net.OpError, for the first address. They match, as those of TCP do, syscall.ECONNREFUSED if nobody
+// listens or the peer refuses, syscall.EHOSTUNREACH, ENETUNREACH or EACCES if the network or a route of
+// this host says so, ENETUNREACH if there is no route, and ETIMEDOUT if nobody answers; and ErrProtocol if
+// the peer is no rsockets program, the cause of ctx, and those of rdma.Connections.Dial.
 func (s *Stack) Dial(ctx context.Context, addr string) (*Conn, error) {
 	return dial(ctx, addr, func(ctx context.Context, _, addr string) (*Conn, error) { return s.dial(ctx, addr) })
 }
@@ -29,12 +33,15 @@ func (s *Stack) Dial(ctx context.Context, addr string) (*Conn, error) {
 func dial(ctx context.Context, addr string, to func(ctx context.Context, host, addr string) (*Conn, error)) (*Conn, error) {
 	list, port, err := hosts.Resolve(ctx, addr)
 	if err != nil {
-		return nil, opError("dial", addressOf(addr), neterr.Of(ctx, err))
+		return nil, opError("dial", addressOf(addr), neterr.OfDial(ctx, err))
+	}
+	if port == "0" {
+		return nil, opError("dial", addressOf(addr), neterr.OfDial(ctx, fmt.Errorf("%w: 0 is no port", rdma.ErrNotListening)))
 	}
 	return hosts.Dial(ctx, list, port, func(ctx context.Context, host, addr string) (*Conn, error) {
 		c, err := to(ctx, host, addr)
 		if err != nil {
-			return nil, opError("dial", addressOf(addr), neterr.Of(ctx, err))
+			return nil, opError("dial", addressOf(addr), neterr.OfDial(ctx, err))
 		}
 		return c, nil
 	})
@@ -67,6 +74,9 @@ func (s *Stack) dial(ctx context.Context, addr string) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	if strings.HasPrefix(addr, ":") { // this host
+		addr = "[::]" + addr
+	}
 	_, err = await.Dial(ctx, s.rdma, addr, rdma.DialConfig{
 		PrivateData: c.hello(), Once: true, Timeout: time.Minute,
 		OnResponse: func(conn *rdma.Connection) {
@@ -93,6 +103,9 @@ func (s *Stack) dial(ctx context.Context, addr string) (*Conn, error) {
 
 // addressOf is the address in the error of a call that was given a string.
 func addressOf(addr string) net.Addr {
+	if strings.HasPrefix(addr, ":") {
+		addr = "[::]" + addr
+	}
 	if a, err := netip.ParseAddrPort(addr); err == nil {
 		return &Addr{a}
 	}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/await"
+	"github.com/verbena-rdma/verbena/device/route"
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/internal/quota"
@@ -29,14 +30,17 @@ import (
 // Listener accepts connections. It is a net.Listener; all methods may be called from any goroutine.
 type Listener struct {
 	addr    *Addr
-	parts   []*listening
+	all     bool // at all addresses of this host: everywhere opens and closes the parts
 	backlog int
+	host    host.Host // that of the first part
 
-	mu       sync.Mutex
-	changed  sync.Cond // for Accept
-	deadline deadline.Deadline
-	failure  error // net.ErrClosed after Close, or why the stack has failed; nil: it listens
-	ready    fifo.Queue[*Conn]
+	mu         sync.Mutex
+	everywhere *route.Everywhere // nil: it is starting, or there is one part
+	parts      []*listening
+	changed    sync.Cond // for Accept
+	deadline   deadline.Deadline
+	failure    error // net.ErrClosed after Close, or why the stack has failed; nil: it listens
+	ready      fifo.Queue[*Conn]
 	// By the peer's quota.Network:
 	opening quota.Places[netip.Addr] // connections being established
 	waiting quota.Places[netip.Addr] // those that are ready
@@ -50,9 +54,12 @@ type listening struct {
 	stack  *Stack
 	shared *shared.Ref[*Stack]   // nil: the program has made the stack
 	place  fifo.Node[*listening] // in the list of the stack
+	closed bool                  // guarded by the lock of the Listener
 	// These belong to the engine's goroutine.
-	rdma      *rdma.Listener
-	postponed []request // until their addresses have fewer connections that are being established
+	rdma      []*rdma.Listener         // at one address, or at all of the device
+	postponed []request                // until their addresses have fewer connections that are being established
+	queued    quota.Places[netip.Addr] // of these, by the peer's quota.Network
+	full      bool                     // one was refused since, which was logged
 
 	work      func() // answerPostponed
 	scheduled atomic.Bool
@@ -81,7 +88,12 @@ func (s *Stack) Listen(addr string) (*Listener, error) {
 	l := newListener(s.cfg.Backlog)
 	list, port, err := hosts.ToListen(addr)
 	if err == nil {
-		err = l.add(s, list, port, nil)
+		var p *listening
+		if p, err = l.add(s, nil); err == nil {
+			if err = p.listenAtFirst(list, port); err != nil {
+				p.close()
+			}
+		}
 	}
 	if err != nil {
 		return nil, listenError(addr, err)
@@ -90,40 +102,111 @@ func (s *Stack) Listen(addr string) (*Listener, error) {
 }
 
 func listenError(addr string, err error) error {
-	return opError("listen", addressOf(addr), neterr.Of(context.Background(), err))
+	return opError("listen", addressOf(addr), neterr.OfListen(err))
 }
 
-// add makes the listener listen on the first of the addresses that the device has.
-func (l *Listener) add(s *Stack, list []string, port string, from *shared.Ref[*Stack]) error {
+// add adds a part on a stack, which does not listen yet.
+func (l *Listener) add(s *Stack, from *shared.Ref[*Stack]) (*listening, error) {
 	p := &listening{Listener: l, stack: s, shared: from}
 	p.work = p.answerPostponed
 	if err := register(s, &s.listeners, &p.place, p, math.MaxInt); err != nil {
-		return err
+		return nil, err
 	}
-	err := await.Func(context.Background(), s.engine, func() (err error) {
-		for _, h := range list {
-			if p.rdma, err = s.rdma.Listen(net.JoinHostPort(h, port), rdma.ListenConfig{OnRequest: p.request, Backlog: l.backlog}); !errors.Is(err, ErrInvalid) {
-				break
-			}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.failure != nil { // it was closed meanwhile, or has ended with a stack
+		forget(s, &s.listeners, &p.place)
+		return nil, l.failure
+	}
+	l.parts = append(l.parts, p)
+	if l.host == nil {
+		l.host = s.host
+	}
+	return p, nil
+}
+
+// listenAtFirst listens at the first of the addresses that the device has.
+func (p *listening) listenAtFirst(list []string, port string) (err error) {
+	var at netip.AddrPort
+	for _, h := range list {
+		if at, _, err = p.listenAt(net.JoinHostPort(h, port)); !errors.Is(err, ErrInvalid) {
+			break
+		}
+	}
+	if err == nil {
+		p.addr = p.stack.addr(at)
+	}
+	return err
+}
+
+// Listen implements route.Part.
+func (p *listening) Listen(addr netip.AddrPort) (port uint16, stop func(), err error) {
+	at, stop, err := p.listenAt(addr.String())
+	return at.Port(), stop, neterr.Innermost(err)
+}
+
+// Done implements route.Part.
+func (p *listening) Done() <-chan struct{} { return p.stack.ended }
+
+func (p *listening) listenAt(addr string) (at netip.AddrPort, stop func(), err error) {
+	var l *rdma.Listener
+	err = await.Func(context.Background(), p.stack.engine, func() (err error) {
+		if l, err = p.stack.rdma.Listen(addr, rdma.ListenConfig{OnRequest: p.request, Backlog: p.backlog}); err == nil {
+			p.rdma, at = append(p.rdma, l), l.Addr()
 		}
 		return err
 	})
 	if err != nil {
-		forget(s, &s.listeners, &p.place)
-		return s.reason(err)
+		return at, nil, p.stack.reason(err)
 	}
-	l.mu.Lock()
-	if l.failure != nil { // it has ended with the stack
-		defer l.mu.Unlock()
-		return l.failure
+	p.mu.Lock()
+	p.anyPostponed = true // requests may have come already
+	p.mu.Unlock()
+	p.resume()
+	return at, func() {
+		_ = p.stack.engine.Do(func() { // a closed engine has no listeners
+			_ = l.Close()
+			p.rdma = slices.DeleteFunc(p.rdma, func(other *rdma.Listener) bool { return other == l })
+		})
+	}, nil
+}
+
+// close ends the part, and closes its connections that wait for Accept. Others are closed as soon as they
+// are established. The stack, if it is shared, stays in use.
+func (p *listening) close() {
+	p.mu.Lock()
+	p.closed = true
+	p.parts = slices.DeleteFunc(p.parts, func(own *listening) bool { return own == p })
+	var waiting []*Conn
+	for range p.ready.Len() {
+		c := p.ready.Pop()
+		if c.stack == p.stack {
+			p.waiting.Release(c.source)
+			waiting = append(waiting, c)
+		} else {
+			p.ready.Push(c)
+		}
 	}
-	l.parts, l.anyPostponed = append(l.parts, p), true // requests may have come already
-	if len(l.parts) == 1 {
-		l.addr = s.addr(p.rdma.Addr())
+	p.mu.Unlock()
+	_ = p.stack.engine.Do(func() { // a closed engine has no listeners
+		for _, l := range p.rdma {
+			_ = l.Close()
+		}
+		p.rdma = nil
+	})
+	forget(p.stack, &p.stack.listeners, &p.place)
+	for _, c := range waiting {
+		c.close()
 	}
-	l.mu.Unlock()
-	l.resume()
-	return nil
+}
+
+// Close implements route.Part.
+func (p *listening) Close() error {
+	p.close()
+	p.stack.mu.Lock()
+	failure := p.stack.failure
+	p.stack.mu.Unlock()
+	return errors.Join(failure, p.shared.Release())
 }
 
 // Accept is AcceptConn, for net.Listener.
@@ -149,11 +232,11 @@ func (l *Listener) next() (*Conn, error) {
 		if l.deadline.Expired {
 			return nil, l.opError("accept", os.ErrDeadlineExceeded)
 		}
-		host.Wait(l.parts[0].stack.host, &l.changed)
+		host.Wait(l.host, &l.changed)
 	}
 	c := l.ready.Pop()
 	l.waiting.Release(c.source)
-	c.shared.Retain()
+	c.shared.Retain() // its part, which is not closed, is a user
 	return c, nil
 }
 
@@ -165,25 +248,55 @@ func (l *Listener) SetDeadline(t time.Time) error {
 	if l.failure != nil {
 		return l.opError("set", l.failure)
 	}
-	l.deadline.Reset(l.parts[0].stack.host, &l.mu, t, l.changed.Broadcast)
+	l.deadline.Reset(l.host, &l.mu, t, l.changed.Broadcast)
 	return nil
 }
 
-// Addr is the address that the listener listens on, an *Addr.
+// Addr is the address that the listener listens on, an *Addr. That of all addresses is [::], and a dial to
+// it goes to this host.
 func (l *Listener) Addr() net.Addr { return l.addr }
+
+// Addrs are the addresses at which peers reach the listener now: that of Addr, or, if it listens at all
+// addresses of this host, these.
+func (l *Listener) Addrs() []netip.AddrPort {
+	if l.all {
+		return l.everywhere.Addrs()
+	}
+	return []netip.AddrPort{l.addr.AddrPort}
+}
 
 // Close ends the listener, and closes the connections that wait for Accept. Closing again fails with
 // an error that matches net.ErrClosed.
-func (l *Listener) Close() (err error) {
+func (l *Listener) Close() error {
 	if !l.end(net.ErrClosed) {
 		return l.opError("close", net.ErrClosed)
 	}
-	for _, p := range l.parts {
-		_ = p.stack.engine.Do(func() { _ = p.rdma.Close() }) // a closed engine has no listeners
-		forget(p.stack, &p.stack.listeners, &p.place)
+	return l.closeParts()
+}
+
+// closeParts closes the parts of a listener that has ended. Those that are being opened close then.
+func (l *Listener) closeParts() (err error) {
+	l.mu.Lock()
+	everywhere, parts := l.everywhere, slices.Clone(l.parts)
+	l.mu.Unlock()
+	if everywhere != nil {
+		return everywhere.Close()
+	}
+	if l.all {
+		return nil
+	}
+	for _, p := range parts {
+		p.close()
 		err = errors.Join(err, p.shared.Release())
 	}
 	return err
+}
+
+// stackFailed ends the listener with its stack. If it has other parts, everywhere ends this one alone.
+func (p *listening) stackFailed(err error) {
+	if !p.all {
+		p.end(err)
+	}
 }
 
 // end makes Accept fail. It reports false after Close.
@@ -220,14 +333,41 @@ func (l *listening) request(q *rdma.ConnectRequest) {
 	if l.answer(r) {
 		return
 	}
-	l.postponed = slices.DeleteFunc(l.postponed, func(r request) bool { return r.Err() != nil })
+	if !l.queued.Fits(r.source(), 2*l.backlog) {
+		l.keepPostponed(func(request) bool { return true }) // some may have been withdrawn
+	}
+	if !l.queued.Fits(r.source(), 2*l.backlog) {
+		if !l.full {
+			l.full = true
+			l.stack.cfg.Log.Warn().Stringer("peer", q.RemoteAddr()).Int("waiting", len(l.postponed)).
+				Msg("refusing connections, since too many wait for Accept: call it more often, or raise Config.Backlog")
+		}
+		l.refuse(q, errWaiting)
+		return
+	}
+	l.queued.Take(r.source())
 	l.postponed = append(l.postponed, r)
+}
+
+var errWaiting = errors.New("as many requests as Config.Backlog allows wait already")
+
+// keepPostponed forgets the postponed requests that have been withdrawn, and those that need not wait any
+// longer.
+func (l *listening) keepPostponed(wait func(request) bool) {
+	l.postponed = slices.DeleteFunc(l.postponed, func(r request) bool {
+		if r.Err() == nil && wait(r) {
+			return false
+		}
+		l.queued.Release(r.source())
+		return true
+	})
+	l.full = l.full && len(l.postponed) > 0
 }
 
 // answerPostponed answers the requests that need not wait any longer, on the engine's goroutine.
 func (l *listening) answerPostponed() {
 	l.scheduled.Store(false)
-	l.postponed = slices.DeleteFunc(l.postponed, func(r request) bool { return r.Err() != nil || l.answer(r) })
+	l.keepPostponed(func(r request) bool { return !l.answer(r) })
 }
 
 // resume has the requests that are postponed looked at again.
@@ -235,7 +375,7 @@ func (l *Listener) resume() {
 	l.mu.Lock()
 	var parts []*listening
 	if l.anyPostponed {
-		parts = l.parts
+		parts = slices.Clone(l.parts)
 	}
 	l.anyPostponed = false
 	l.mu.Unlock()
@@ -248,14 +388,10 @@ func (l *Listener) resume() {
 
 // answer accepts or rejects a request, or reports false if it has to wait.
 func (l *listening) answer(r request) bool {
-	wait, err := l.admit(r.source()) // before memory is registered
-	if wait {
+	if !l.admit(r.source()) { // before memory is registered
 		return false
 	}
-	if err == nil {
-		err = l.accept(r)
-	}
-	if err != nil {
+	if err := l.accept(r); err != nil {
 		l.refuse(r.ConnectRequest, err)
 	}
 	return true
@@ -267,25 +403,22 @@ func (l *listening) refuse(q *rdma.ConnectRequest, err error) {
 	_ = q.Reject(nil)
 }
 
-// admit takes a place for a connection that is being established. It reports whether the request has
-// to wait for one, or why it is rejected. There are twice Config.Backlog places, for connections that
+// admit takes a place for a connection that is being established, or reports that the request has to wait
+// for one. There are twice Config.Backlog places, for connections that
 // are being established and for those that wait for Accept. An address gets only as many of them as it
 // leaves free, so that it keeps no others out while Accept is slow. For the same reason it can have
 // no more connections being established than the Stack still has room for.
-func (l *listening) admit(source netip.Addr) (wait bool, err error) {
+func (l *listening) admit(source netip.Addr) bool {
 	free, places := l.stack.free(), 2*l.backlog
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	own, waiting := l.opening.Held(source), l.waiting.Held(source)
-	if !l.waiting.Fits(source, places) {
-		return false, fmt.Errorf("%d connections wait for Accept, %d of them from this address: call it, or raise Config.Backlog", l.waiting.Taken(), waiting)
-	}
-	if own+waiting >= places-l.opening.Taken()-l.waiting.Taken() || own > 0 && own >= free {
+	if !l.waiting.Fits(source, places) || own+waiting >= places-l.opening.Taken()-l.waiting.Taken() || own > 0 && own >= free {
 		l.anyPostponed = true
-		return true, nil
+		return false
 	}
 	l.opening.Take(source)
-	return false, nil
+	return true
 }
 
 // accept accepts a request that has a place.
@@ -296,7 +429,7 @@ func (l *listening) accept(r request) error {
 		l.settled(source, nil)
 		return err
 	}
-	c.listener, c.source, c.shared = l.Listener, source, l.shared
+	c.listener, c.source, c.shared = l, source, l.shared
 	if err = c.meet(r.hello, nil); err == nil {
 		var conn *rdma.Connection
 		if conn, err = r.Accept(rdma.AcceptConfig{PrivateData: c.hello()}); err == nil {
@@ -309,10 +442,10 @@ func (l *listening) accept(r request) error {
 }
 
 // settled ends the establishment of a connection: with c, or with nil if it has failed.
-func (l *Listener) settled(source netip.Addr, c *Conn) {
+func (l *listening) settled(source netip.Addr, c *Conn) {
 	l.mu.Lock()
 	l.opening.Release(source)
-	closed := l.failure != nil
+	closed := l.closed || l.failure != nil
 	if c != nil && !closed {
 		l.ready.Push(c)
 		l.waiting.Take(source)

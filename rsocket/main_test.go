@@ -20,6 +20,9 @@ func TestMain(m *testing.M) {
 	if addr := os.Getenv(writeTo); addr != "" {
 		os.Exit(writeAndExit(addr))
 	}
+	if to := os.Getenv(dialTo); to != "" {
+		os.Exit(dialOnce(to))
+	}
 	goleak.VerifyTestMain(m)
 }
 

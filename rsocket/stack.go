@@ -56,11 +56,12 @@ type Config struct {
 	// but none stops. Memory that is no longer needed is freed. Zero: 1 GiB.
 	SendMemory int
 	// Backlog limits the connections of a Listener that are established and wait for Accept.
-	// Requests beyond it are rejected. Handshakes in progress count against it; a request that
-	// finds no place because of them waits. The limit is for each address of peers: there are twice
+	// Handshakes in progress count against it. The limit is for each address of peers: there are twice
 	// Backlog places, and an address (of IPv6: a /64 network) may take one while it holds fewer than
 	// are free. So one address keeps no others out; about as many as the base-2 logarithm of the
-	// places can still take all. Zero: 1,024.
+	// places can still take all. Requests beyond it wait until Accept makes room, as with TCP, and fail
+	// with ETIMEDOUT at the peer after a minute. They are limited in the same way, for each device; those
+	// beyond that limit are rejected, and counted as Refused. Zero: 1,024.
 	Backlog int
 	// KeepAlive is how long a peer may be silent before its device is asked whether it is there.
 	// Without an answer for SilenceTimeout, the connection fails with ECONNRESET. Zero: 15 s. None:
@@ -123,6 +124,7 @@ type Stack struct {
 
 	stopEngine context.CancelFunc
 	driver     sync.WaitGroup // the goroutine that drives the engine
+	ended      chan struct{}  // closed when the engine has ended
 	closed     error          // result of the engine's Close, and of Close
 
 	accepted, dialled, refused, protocolErrors atomic.Uint64
@@ -146,7 +148,7 @@ func New(cfg Config) (*Stack, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, fmt.Errorf("rsocket: make a stack: %w", err)
 	}
-	s := &Stack{cfg: cfg, host: host.Of(cfg.Device), engine: pe.New(pe.Config{Log: cfg.Log})}
+	s := &Stack{cfg: cfg, host: host.Of(cfg.Device), engine: pe.New(pe.Config{Log: cfg.Log}), ended: make(chan struct{})}
 	s.changed.L = &s.mu
 	if err := s.open(); err != nil {
 		return nil, fmt.Errorf("rsocket: make a stack on %s: %w", cfg.Device.Name(), errors.Join(err, s.engine.Close()))
@@ -215,8 +217,9 @@ func (s *Stack) drive(ctx context.Context) {
 	s.noteChange()
 	listeners, conns := s.listeners.Values(), s.conns.Values()
 	s.mu.Unlock()
+	close(s.ended)
 	for _, l := range listeners {
-		l.end(s.closedError())
+		l.stackFailed(s.closedError())
 	}
 	for _, c := range conns {
 		c.gone(err)
@@ -239,7 +242,9 @@ func (s *Stack) Close() error {
 		return s.closed
 	}
 	for _, l := range listeners {
-		_ = l.Close()
+		if l.end(net.ErrClosed) { // the listener, and not this part alone
+			_ = l.closeParts()
+		}
 	}
 	for _, c := range conns {
 		c.close()

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/netip"
 	"sync/atomic"
 
 	"github.com/rs/zerolog"
 
 	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/device/route"
 	"github.com/verbena-rdma/verbena/rsocket/internal/hosts"
 	"github.com/verbena-rdma/verbena/rsocket/internal/shared"
 )
@@ -69,36 +71,95 @@ func (s *Stacks) closeStack(stack *Stack) error {
 func (s *Stacks) Close() error { return s.set.End() }
 
 // Listen listens on HOST:PORT, as Stack.Listen does, on the device through which the system reaches
-// HOST. With an empty HOST, 0.0.0.0 or [::], it listens on the device of the interface that leads
-// away from this machine and on that of the loopback interface.
+// HOST. With an empty HOST, 0.0.0.0 or [::], it listens at all addresses of this host, loopback
+// included, and at those that come later (route.Serve): Listener.Addrs has those of now. Listen fails if one
+// of them cannot be served, and names it; of those that come later, Config.Log is told.
 func (s *Stacks) Listen(addr string) (*Listener, error) {
 	l := newListener(s.cfg.Backlog)
 	list, port, err := hosts.ToListen(addr)
-	var devices []string
-	if err == nil {
-		devices, err = hosts.Devices(s.device, list[0])
-	}
-	for _, dev := range devices {
-		var stack *shared.Ref[*Stack]
-		if stack, err = s.set.Acquire(context.Background(), dev); err != nil {
-			break
+	switch {
+	case err != nil:
+	case list[0] == "" && s.device == "":
+		err = l.listenEverywhere(s, port)
+	default:
+		var dev string
+		if dev, err = hosts.Device(s.device, list[0]); err == nil {
+			err = l.addDevice(s, dev, list, port)
 		}
-		if err = l.add(stack.Value, list, port, stack); err != nil {
-			_ = stack.Release()
-			break
-		}
-		_, port, _ = net.SplitHostPort(l.addr.String()) // the same at each device
 	}
 	if err != nil {
-		_ = l.Close() // it may listen on another device
 		return nil, listenError(addr, err)
 	}
 	return l, nil
 }
 
+// addDevice listens on a device.
+func (l *Listener) addDevice(s *Stacks, dev string, list []string, port string) error {
+	stack, err := s.set.Acquire(context.Background(), dev)
+	if err != nil {
+		return err
+	}
+	p, err := l.add(stack.Value, stack)
+	if err == nil {
+		if err = p.listenAtFirst(list, port); err != nil {
+			p.close()
+		}
+	}
+	if err != nil {
+		_ = stack.Release() // err says why it is not used
+	}
+	return err
+}
+
+// listenEverywhere listens at all addresses of this host.
+func (l *Listener) listenEverywhere(s *Stacks, service string) error {
+	port, err := net.DefaultResolver.LookupPort(context.Background(), "tcp", service)
+	if err != nil {
+		return err
+	}
+	l.all = true
+	everywhere, err := route.Serve(uint16(port), route.ServeConfig{
+		Open: func(dev string) (route.Part, error) {
+			stack, err := s.set.Acquire(context.Background(), dev)
+			if err != nil {
+				return nil, err
+			}
+			p, err := l.add(stack.Value, stack)
+			if err != nil {
+				return nil, errors.Join(err, stack.Release())
+			}
+			return p, nil
+		},
+		Failed: func(err error) {
+			if !errors.Is(err, net.ErrClosed) { // the listener is being closed
+				s.cfg.Log.Warn().Err(err).Msg("cannot listen at all addresses")
+			}
+		},
+		Log: s.cfg.Log,
+	})
+	if err != nil {
+		l.end(net.ErrClosed)
+		return err
+	}
+	l.mu.Lock()
+	failure := l.failure // the stacks are being closed
+	if failure == nil {
+		l.everywhere, l.addr = everywhere, &Addr{netip.AddrPortFrom(netip.IPv6Unspecified(), everywhere.Port())}
+	}
+	l.mu.Unlock()
+	if failure != nil {
+		return errors.Join(failure, everywhere.Close())
+	}
+	return nil
+}
+
 // Dial connects to HOST:PORT, as Stack.Dial does, on the device through which the system reaches HOST.
 func (s *Stacks) Dial(ctx context.Context, addr string) (*Conn, error) {
 	return dial(ctx, addr, func(ctx context.Context, host, addr string) (*Conn, error) {
+		if host == "" && s.device == "" { // this host
+			host = "127.0.0.1"
+			addr = host + addr
+		}
 		dev, err := hosts.Device(s.device, host)
 		if err != nil {
 			return nil, err

@@ -98,10 +98,10 @@ func parseName(name string) (cfg Config, capture string, err error) {
 	if cfg, capture, err = parseOptions(options); err != nil {
 		return cfg, "", fmt.Errorf("open device %q: %w", name, err)
 	}
-	if addr, err := netip.ParseAddr(strings.Trim(place, "[]")); err == nil {
-		cfg.Address = netip.AddrPortFrom(withZone(addr, interfaceName), 0)
-	} else if addr, err := netip.ParseAddrPort(place); err == nil {
+	if addr, err := netip.ParseAddrPort(place); err == nil { // first: a zone could hold the port
 		cfg.Address = netip.AddrPortFrom(withZone(addr.Addr(), interfaceName), addr.Port())
+	} else if addr, err := netip.ParseAddr(strings.Trim(place, "[]")); err == nil {
+		cfg.Address = netip.AddrPortFrom(withZone(addr, interfaceName), 0)
 	} else {
 		cfg.Interface = interfaceName(place)
 	}

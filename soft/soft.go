@@ -293,11 +293,11 @@ func loopbackAddresses(yield func(netip.Addr) bool) {
 
 // openLoopback takes a free address of 127.0.0.0/8, all of which is local on Linux. If only
 // 127.0.0.1 exists, or the port is taken everywhere (the kernel's own RoCEv2 does that), it
-// takes another port.
+// takes another port. It has the interface's other addresses as well.
 func openLoopback(cfg Config, name string, i networkInterface) (*Device, error) {
 	var others []netip.AddrPort
 	for _, a := range i.addresses {
-		if !a.Is4() {
+		if !a.Is4() || !a.IsLoopback() {
 			others = append(others, netip.AddrPortFrom(a, 0))
 		}
 	}

@@ -70,6 +70,17 @@ func TestExplicitAddress(t *testing.T) {
 	}
 }
 
+// A name may have an address with a zone, and a port.
+func TestZoneAndPort(t *testing.T) {
+	for name, want := range map[string]string{
+		"soft-[fe80::1%eth0]:5000": "[fe80::1%eth0]:5000", "soft-fe80::1%eth0": "[fe80::1%eth0]:0", "soft-[fe80::1%eth0]": "[fe80::1%eth0]:0",
+	} {
+		cfg, _, err := parseName(name)
+		require.NoError(t, err)
+		assert.Equal(t, want, cfg.Address.String(), name)
+	}
+}
+
 func TestBadNames(t *testing.T) {
 	for name, want := range map[string]struct {
 		is   error

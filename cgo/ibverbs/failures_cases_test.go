@@ -41,7 +41,7 @@ func same(active, passive string) (want [len(devicePairs)][2]string) {
 var none [2]string
 
 const (
-	portClosed                  = "unreachable, no process has the peer's UDP port"
+	portClosed                  = "nobody listens, no process has the peer's UDP port"
 	unanswered                  = "unreachable, not answered by the application"
 	bothRejectedAndDisconnected = "rejected, 10 (second); disconnected (first) | disconnected (first); rejected, 10 (second)"
 )

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -277,6 +278,8 @@ func failureText(err error) string {
 		return err.Error()
 	}
 	switch {
+	case errors.Is(err, verbs.ErrNotListening) && errors.Is(err, syscall.ECONNREFUSED):
+		return portClosed
 	case errors.Is(err, verbs.ErrNotListening):
 		return "nobody listens"
 	case errors.Is(err, verbs.ErrRejected) && failed.Reason == 0:
@@ -288,7 +291,7 @@ func failureText(err error) string {
 	case !errors.Is(err, verbs.ErrUnreachable):
 		return err.Error()
 	}
-	for _, text := range []string{portClosed, unanswered} {
+	for _, text := range []string{unanswered} {
 		if _, cause, _ := strings.Cut(text, ", "); strings.Contains(err.Error(), cause) {
 			return text
 		}

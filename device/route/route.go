@@ -16,9 +16,9 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"strconv"
 
 	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/internal/hostaddr"
 	"github.com/verbena-rdma/verbena/internal/routes"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -39,6 +39,8 @@ type Route struct {
 	Device     string      // as device.Open takes it
 	Why        string      // why this device: a phrase for people
 	Candidates []Candidate // the device's GIDs; empty before Rank
+
+	err error // why Source is invalid
 }
 
 // Find finds the route to an address through the named device. Without a name, it follows the
@@ -52,9 +54,9 @@ type Route struct {
 func Find(name string, target netip.Addr) (*Route, error) {
 	r := &Route{Target: target.Unmap(), Device: name, Why: "it was requested"}
 	if target.IsValid() {
-		r.Source = routes.Source(r.Target)
+		r.Source, r.err = routes.Find(r.Target)
 		if r.Source.IsValid() {
-			r.Interface = interfaceOf(r.Source, r.Target.Zone())
+			r.Interface = hostaddr.InterfaceOf(r.Source.WithZone(r.Target.Zone()))
 		}
 	}
 	if name == "" {
@@ -67,10 +69,19 @@ func Find(name string, target netip.Addr) (*Route, error) {
 
 // LookUp returns the addresses of a host in the order of the system's resolver, one at least.
 // Link-local addresses have their zones. If host is an address, without brackets, LookUp returns
-// it and asks nobody. The error is a [net.DNSError], or that of the ended context.
+// it and asks nobody. An empty host, and an unspecified address, stand for this host: LookUp returns
+// loopback addresses, as package net dials them. The error is a [net.DNSError], or that of the ended context.
 func LookUp(ctx context.Context, host string) ([]netip.Addr, error) {
-	if addr, err := netip.ParseAddr(host); err == nil {
-		return []netip.Addr{addr.Unmap()}, nil
+	addr, err := netip.ParseAddr(host)
+	switch addr = addr.Unmap(); {
+	case host == "" || err == nil && addr.IsUnspecified():
+		here := []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
+		if addr.Is4() {
+			here = here[:1]
+		}
+		return here, nil
+	case err == nil:
+		return []netip.Addr{addr}, nil
 	}
 	found, err := net.DefaultResolver.LookupIPAddr(ctx, host)
 	if err != nil {
@@ -88,23 +99,16 @@ func LookUp(ctx context.Context, host string) ([]netip.Addr, error) {
 	return list, nil
 }
 
-// DefaultDevice returns the device of the interface that leads away from this machine, for a
-// server without a named device. If there is no such interface, it returns soft-lo.
-func DefaultDevice() string {
-	for _, away := range []string{"192.0.2.1", "2001:db8::1"} { // reserved for documentation (RFC 5737, 3849)
-		if r, err := Find("", netip.MustParseAddr(away)); err == nil {
-			return r.Device
-		}
-	}
-	return "soft-lo"
+// noRoute is an error that matches verbs.ErrNoRoute, and the system's. It does not wrap the first, whose
+// text is about one device.
+type noRoute struct {
+	text   string
+	system error // perhaps nil
 }
 
-// noRoute is an error that matches verbs.ErrNoRoute. It does not wrap that, whose text is about
-// one device.
-type noRoute string
-
-func (e noRoute) Error() string        { return string(e) }
-func (e noRoute) Is(target error) bool { return target == verbs.ErrNoRoute }
+func (e *noRoute) Error() string        { return e.text }
+func (e *noRoute) Is(target error) bool { return target == verbs.ErrNoRoute }
+func (e *noRoute) Unwrap() error        { return e.system }
 
 // choose chooses the device, and sets Device and Why.
 func (r *Route) choose() error {
@@ -112,15 +116,15 @@ func (r *Route) choose() error {
 	case !r.Target.IsValid():
 		return fmt.Errorf("%w: without a target address, no device can be chosen; name a device", verbs.ErrInvalid)
 	case !r.Source.IsValid():
-		return noRoute(fmt.Sprintf("the system has no route to %v: check the address, and that the interface to it is up (ip route get %v)", r.Target, r.Target))
+		return &noRoute{fmt.Sprintf("the system has no route to %v: check the address, and that the interface to it is up (ip route get %v)", r.Target, r.Target), r.err}
 	}
-	if adapter := adapterWith(r.Source); adapter != "" {
+	if adapter := adapterAddresses()[r.Source]; adapter != "" {
 		r.Device = adapter
 		r.Why = fmt.Sprintf("the adapter that has %v, the source address of the system's route to %v", r.Source, r.Target)
 		return nil
 	}
 	if r.Interface == "" {
-		return noRoute(fmt.Sprintf("no interface has %v, the source address of the system's route to %v; name a device", r.Source, r.Target))
+		return &noRoute{text: fmt.Sprintf("no interface has %v, the source address of the system's route to %v; name a device", r.Source, r.Target)}
 	}
 	r.Device = "soft-" + r.Interface
 	r.Why = fmt.Sprintf("software device: the system's route to %v uses %s, and no adapter has its address %v", r.Target, r.Interface, r.Source)
@@ -176,37 +180,9 @@ func (r *Route) assess(e verbs.GIDEntry, taken bool) (bool, string) {
 	return false, fmt.Sprintf("not the source address of the system's route, %v", r.Source)
 }
 
-// interfaceOf returns the name of the interface with an address. Every address of 127.0.0.0/8
-// belongs to the loopback interface. A zone, if not empty, is the name or the index of the
-// interface: several interfaces may have the same link-local address.
-func interfaceOf(a netip.Addr, zone string) string {
-	list, err := net.Interfaces()
-	if err != nil {
-		return ""
-	}
-	for _, i := range list {
-		if i.Flags&net.FlagUp == 0 || zone != "" && zone != i.Name && zone != strconv.Itoa(i.Index) {
-			continue
-		}
-		if a.IsLoopback() && i.Flags&net.FlagLoopback != 0 {
-			return i.Name
-		}
-		addrs, err := i.Addrs()
-		if err != nil {
-			continue
-		}
-		for _, own := range addrs {
-			if p, err := netip.ParsePrefix(own.String()); err == nil && p.Addr().Unmap().WithZone("") == a {
-				return i.Name
-			}
-		}
-	}
-	return ""
-}
-
-// adapterWith returns the name of the device, other than a software device, that has an
-// address; empty: none.
-func adapterWith(a netip.Addr) string {
+// adapterAddresses returns the devices, other than software devices, by their addresses.
+func adapterAddresses() map[netip.Addr]string {
+	names := map[netip.Addr]string{}
 	list, _ := device.List()
 	for _, info := range list {
 		if info.Driver == "soft" {
@@ -216,19 +192,17 @@ func adapterWith(a netip.Addr) string {
 		if err != nil {
 			continue
 		}
-		has := hasAddress(dev, a)
+		addAddresses(names, dev)
 		_ = dev.Close()
-		if has {
-			return info.Name
-		}
 	}
-	return ""
+	return names
 }
 
-func hasAddress(dev verbs.Device, a netip.Addr) bool {
+// addAddresses adds the addresses of a device, unless another has them.
+func addAddresses(names map[netip.Addr]string, dev verbs.Device) {
 	attr, err := dev.Query()
 	if err != nil {
-		return false
+		return
 	}
 	for port := 1; port <= attr.Ports; port++ {
 		table, err := dev.GIDs(port)
@@ -236,10 +210,9 @@ func hasAddress(dev verbs.Device, a netip.Addr) bool {
 			continue
 		}
 		for _, e := range table {
-			if e.Type == verbs.GIDRoCEv2 && e.GID.Addr() == a {
-				return true
+			if a := e.GID.Addr(); e.Type == verbs.GIDRoCEv2 && names[a] == "" {
+				names[a] = dev.Name()
 			}
 		}
 	}
-	return false
 }

@@ -1,5 +1,5 @@
 // Package hostaddr distinguishes addresses of a single host from broadcast, multicast and
-// unspecified addresses.
+// unspecified addresses, and lists those of this host.
 package hostaddr
 
 import "net/netip"

@@ -377,7 +377,7 @@ func (p *port) refused(x *packet) {
 		return
 	}
 	if len(p.unreachable) < maxUnreachable {
-		report := link.Refusal{Peer: x.dst}
+		report := link.Refusal{Peer: x.dst, Errno: syscall.ECONNREFUSED}
 		copy(report.Packet[:], x.data)
 		p.unreachable = append(p.unreachable, report)
 	}

@@ -9,7 +9,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -17,6 +16,7 @@ import (
 	"syscall"
 	"unsafe"
 
+	"github.com/verbena-rdma/verbena/internal/hostaddr"
 	"github.com/verbena-rdma/verbena/internal/routes"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -94,7 +94,7 @@ func deviceNames(addr netip.Addr) (names []string, ifi string, err error) {
 	if err != nil {
 		return nil, "", err
 	}
-	ifi = interfaceOf(addr)
+	ifi = hostaddr.InterfaceOf(addr)
 	for _, info := range list {
 		if ifi != "" && info.Interface == ifi {
 			names = slices.Insert(names, 0, info.Name)
@@ -103,31 +103,6 @@ func deviceNames(addr netip.Addr) (names []string, ifi string, err error) {
 		}
 	}
 	return names, ifi, nil
-}
-
-// interfaceOf returns the name of the interface with an address; empty: unknown.
-func interfaceOf(addr netip.Addr) string {
-	if zone, err := strconv.Atoi(addr.Zone()); err == nil {
-		if i, err := net.InterfaceByIndex(zone); err == nil {
-			return i.Name
-		}
-	}
-	list, err := net.Interfaces()
-	if err != nil {
-		return ""
-	}
-	for _, i := range list {
-		if addr.IsLoopback() && i.Flags&net.FlagLoopback != 0 {
-			return i.Name
-		}
-		addrs, _ := i.Addrs()
-		for _, own := range addrs {
-			if p, err := netip.ParsePrefix(own.String()); err == nil && p.Addr() == addr.WithZone("") {
-				return i.Name
-			}
-		}
-	}
-	return ""
 }
 
 // entryFor returns the entry of the GID table for an address of this machine. A device on the

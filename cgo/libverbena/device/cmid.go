@@ -17,6 +17,7 @@ import (
 	"unsafe"
 
 	"github.com/verbena-rdma/verbena/cgo/internal/abi"
+	"github.com/verbena-rdma/verbena/internal/hostaddr"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -279,7 +280,7 @@ func (id *cmID) bind(addr netip.AddrPort) (err error) {
 	var device *openDevice
 	var entry verbs.GIDEntry
 	if !wildcard(addr.Addr()) {
-		if interfaceOf(addr.Addr()) == "" {
+		if hostaddr.InterfaceOf(addr.Addr()) == "" {
 			return fmt.Errorf("bind to %v: this machine does not have the address: %w", addr, syscall.EADDRNOTAVAIL)
 		}
 		if device, entry, err = deviceWith(addr.Addr()); err != nil {
@@ -480,7 +481,7 @@ const patience = time.Second
 // notListening reports whether no program listens at the peer, or none has opened its device yet.
 func notListening(err error) bool {
 	var failed *verbs.CMError
-	return errors.As(err, &failed) && failed.Reason == verbs.CMRejectInvalidServiceID || errors.Is(err, verbs.ErrUnreachable)
+	return errors.As(err, &failed) && failed.Reason == verbs.CMRejectInvalidServiceID || errors.Is(err, verbs.ErrNotListening) || errors.Is(err, verbs.ErrUnreachable)
 }
 
 // dialAgain repeats a request that was rejected.

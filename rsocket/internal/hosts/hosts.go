@@ -8,19 +8,21 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/verbena-rdma/verbena/device/route"
 )
 
 // Resolve splits HOST:PORT, and returns the addresses of HOST in the order of the system's resolver.
-// An empty HOST is returned as it is.
+// An empty HOST, and an unspecified address, are one empty host: all addresses of this machine for a
+// listener, any of them to dial.
 func Resolve(ctx context.Context, addr string) (hosts []string, port string, err error) {
 	host, port, err := net.SplitHostPort(addr)
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, "", err
-	case host == "":
+	}
+	if a, err := netip.ParseAddr(host); host == "" || err == nil && a.Unmap().IsUnspecified() {
 		return []string{""}, port, nil
 	}
 	list, err := route.LookUp(ctx, host)
@@ -43,14 +45,13 @@ func ToListen(addr string) (hosts []string, port string, err error) {
 	return hosts, port, err
 }
 
-// Dial dials the hosts in turn until one answers, or ctx ends. An empty host is this machine. If all
-// fail, the error is that of the first, which the system's resolver prefers. The hosts share the
+// Dial dials the hosts in turn until one answers, or ctx ends. If all fail,
+// the error is that of the first, which the system's resolver prefers. The hosts share the
 // time that ctx leaves, as with package net: each has an equal part of what is left when its turn
 // comes, but two seconds if there are as many.
 func Dial[T any](ctx context.Context, hosts []string, port string, dial func(ctx context.Context, host, addr string) (T, error)) (T, error) {
 	var first error
 	for i, host := range hosts {
-		host = cmp.Or(host, "127.0.0.1")
 		limited, cancel := share(ctx, len(hosts)-i)
 		v, err := dial(limited, host, net.JoinHostPort(host, port))
 		cancel()
@@ -84,27 +85,19 @@ func share(ctx context.Context, left int) (context.Context, context.CancelFunc) 
 // Device is the device for a host: the named one or, without a name, that through which the system
 // reaches the host.
 func Device(name, host string) (string, error) {
+	if name != "" {
+		return name, nil
+	}
 	a, err := netip.ParseAddr(host)
 	if err != nil {
 		return "", err
 	}
-	r, err := route.Find(name, a)
+	if a.Is6() && a.IsLinkLocalUnicast() && a.Zone() == "" {
+		return "", syscall.EINVAL // as connect(2)
+	}
+	r, err := route.Find("", a)
 	if err != nil {
 		return "", err
 	}
 	return r.Device, nil
-}
-
-// Devices are those on which a server listens on a host: that of Device. For an empty host, and for
-// an address that stands for all, these are the device of the interface that leads away from this
-// machine and that of the loopback interface.
-func Devices(name, host string) ([]string, error) {
-	a, err := netip.ParseAddr(host)
-	if all := err != nil || a.IsUnspecified(); all && name == "" {
-		return slices.Compact([]string{route.DefaultDevice(), "soft-lo"}), nil
-	} else if all {
-		return []string{name}, nil
-	}
-	dev, err := Device(name, host)
-	return []string{dev}, err
 }

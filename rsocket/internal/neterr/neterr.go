@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"syscall"
 
 	"github.com/verbena-rdma/verbena/rdma"
@@ -23,7 +24,20 @@ func (e *Error) Error() string {
 	if e.Reason == nil {
 		return e.Kind.Error()
 	}
-	return fmt.Sprintf("%v: %v", e.Kind, e.Reason)
+	reason := e.Reason.Error()
+	if cm, ok := e.Reason.(*verbs.CMError); ok { // net.OpError has the addresses
+		if reason = cm.Err.Error(); cm.Err == verbs.ErrRejected {
+			reason = cm.Reason.String()
+		}
+	}
+	if e.Reason == context.DeadlineExceeded {
+		return e.Kind.Error()
+	}
+	reason = strings.TrimSuffix(reason, ": "+verbs.ErrInUse.Error()) // the kind says so
+	if e.Kind == e.Reason || strings.HasSuffix(reason, e.Kind.Error()) {
+		return reason
+	}
+	return fmt.Sprintf("%v: %v", e.Kind, reason)
 }
 
 // Unwrap returns both.
@@ -43,21 +57,49 @@ func (e *Error) Timeout() bool {
 // Reset is the error of a connection that has failed.
 func Reset(reason error) error { return &Error{syscall.ECONNRESET, reason} }
 
-// Of returns the error of an attempt to connect or to listen with its kind. ctx is that of the
-// attempt.
-func Of(ctx context.Context, err error) error {
-	kinds := []struct{ is, kind error }{
+// OfDial returns the error of an attempt to connect with its kind. ctx is that of the attempt.
+func OfDial(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		for e := err; e != nil; e = errors.Unwrap(e) {
+			switch e {
+			case context.DeadlineExceeded:
+				return &Error{os.ErrDeadlineExceeded, e}
+			case context.Canceled:
+				return e
+			}
+		}
+		return of(err, []kind{{context.DeadlineExceeded, os.ErrDeadlineExceeded}})
+	}
+	return of(err, []kind{
 		{rdma.ErrNotListening, syscall.ECONNREFUSED},
 		{rdma.ErrRejected, syscall.ECONNREFUSED},
+		{syscall.EHOSTUNREACH, syscall.EHOSTUNREACH}, // a route says so, or the network
+		{syscall.ENETUNREACH, syscall.ENETUNREACH},
+		{syscall.EACCES, syscall.EACCES},
 		{rdma.ErrNoRoute, syscall.ENETUNREACH},
-		{rdma.ErrUnreachable, syscall.EHOSTUNREACH},
+		{rdma.ErrUnreachable, syscall.ETIMEDOUT},
 		{rdma.ErrTimeout, syscall.ETIMEDOUT},
+		{rdma.ErrInvalid, syscall.ENETUNREACH}, // a broadcast address, or a multicast group
+	})
+}
+
+// OfListen returns the error of an attempt to listen with its kind.
+func OfListen(err error) error {
+	return of(err, []kind{
 		{verbs.ErrInUse, syscall.EADDRINUSE},
-	}
-	if ctx.Err() != nil {
-		kinds = []struct{ is, kind error }{{context.DeadlineExceeded, os.ErrDeadlineExceeded}}
-	} else if e, ok := errors.AsType[*verbs.CMError](err); ok {
+		{rdma.ErrInvalid, syscall.EADDRNOTAVAIL}, // not an address of the device
+		{rdma.ErrNoRoute, syscall.EADDRNOTAVAIL},
+	})
+}
+
+// kind is the kind of the errors that match another.
+type kind struct{ is, kind error }
+
+func of(err error, kinds []kind) error {
+	if e, ok := errors.AsType[*verbs.CMError](err); ok {
 		err = e // the rest repeats the address
+	} else {
+		err = Innermost(err)
 	}
 	for _, k := range kinds {
 		if errors.Is(err, k.is) {
@@ -65,4 +107,22 @@ func Of(ctx context.Context, err error) error {
 		}
 	}
 	return err
+}
+
+// Innermost leaves out what the callers between have added to an error: which attempt of what it was.
+// net.OpError says that. It stops where an error joins several, or adds to one that adds nothing.
+func Innermost(err error) error {
+	for {
+		inner := errors.Unwrap(err)
+		if inner == nil || errors.Unwrap(inner) == nil && !hasSeveral(inner) {
+			return err
+		}
+		err = inner
+	}
+}
+
+// hasSeveral reports whether an error wraps several.
+func hasSeveral(err error) bool {
+	_, ok := err.(interface{ Unwrap() []error })
+	return ok
 }

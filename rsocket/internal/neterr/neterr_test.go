@@ -17,7 +17,7 @@ import (
 
 // Errors have the kind that programs of package net expect, and keep their reason. Others stay as
 // they are: a call that is illegal in a state is no closed connection.
-func TestOf(t *testing.T) {
+func TestOfDial(t *testing.T) {
 	ended, stop := context.WithTimeout(context.Background(), 0)
 	defer stop()
 	<-ended.Done()
@@ -30,7 +30,7 @@ func TestOf(t *testing.T) {
 		{ended, context.DeadlineExceeded, os.ErrDeadlineExceeded},
 		{context.Background(), pe.ErrBadState, pe.ErrBadState},
 	} {
-		err := Of(c.ctx, fmt.Errorf("dial: %w", c.err))
+		err := OfDial(c.ctx, fmt.Errorf("dial: %w", c.err))
 		require.ErrorIs(t, err, c.err)
 		require.ErrorIs(t, err, c.kind)
 		require.NotErrorIs(t, err, net.ErrClosed)

@@ -83,7 +83,6 @@ func (v *Values[T]) Acquire(ctx context.Context, name string) (*Ref[T], error) {
 // enter makes the caller a user of the value with the name, unless that is being closed.
 func (v *Values[T]) enter(name string) (r *Ref[T], isUser bool, err error) {
 	var dead *Ref[T]
-	defer func() { _ = dead.Release() }() // without the lock
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.ended {
@@ -105,18 +104,26 @@ func (v *Values[T]) enter(name string) (r *Ref[T], isUser bool, err error) {
 			v.refs = make(map[string]*Ref[T])
 		}
 		v.refs[name] = r
-		go r.open()
+		go func() {
+			_ = dead.Release() // first: what it has open may be in the way
+			r.open()
+		}()
 	}
 	if r.state == draining && !v.Dead(r.Value) {
-		r.state = open
-		close(r.taken)
-		r.taken = nil
+		r.takeBack()
 	}
 	if r.state == draining || r.state == closing {
 		return r, false, nil
 	}
 	r.users++
 	return r, true, nil
+}
+
+// takeBack makes a value that is draining an open one.
+func (r *Ref[T]) takeBack() {
+	r.state = open
+	close(r.taken)
+	r.taken = nil
 }
 
 // open opens the value, and closes it if all users have given up.
@@ -211,22 +218,35 @@ func (r *Ref[T]) remove() {
 	}
 }
 
-// End closes all values, whether they are in use or not, and makes Acquire fail with net.ErrClosed.
+// End closes all values, whether they are in use or not, and makes Acquire fail with net.ErrClosed. Close
+// may release users of any value: End is one of each meanwhile, so that no Release closes it again, and
+// waits for the call that waits for it.
 func (v *Values[T]) End() (err error) {
 	v.mu.Lock()
-	first := !v.ended
+	holds := 1
+	if v.Keep && !v.ended {
+		holds = 2
+	}
 	v.ended = true
-	var list []*Ref[T]
+	held := map[*Ref[T]]int{}
 	for _, r := range v.refs {
-		list = append(list, r)
+		held[r] = 0
+		if r.state == draining {
+			r.takeBack()
+		}
+		if r.state != closing {
+			r.users++
+			held[r] = holds
+		}
 	}
 	v.mu.Unlock()
-	for _, r := range list {
-		if <-r.opened; r.err != nil {
-			continue
+	for r := range held {
+		if <-r.opened; r.err == nil {
+			err = errors.Join(err, v.Close(r.Value))
 		}
-		err = errors.Join(err, v.Close(r.Value))
-		if first && v.Keep {
+	}
+	for r, n := range held {
+		for ; n > 0 && r.err == nil; n-- {
 			_ = r.Release() // if it closes the value again, it has the same error
 		}
 	}

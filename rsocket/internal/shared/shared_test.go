@@ -240,3 +240,55 @@ func TestKeep(t *testing.T) {
 	require.ErrorIs(t, err, net.ErrClosed)
 	require.NoError(t, values.End())
 }
+
+// Closing a value may release users of all of them, as a listener on several stacks does, and be called
+// while a release waits for what a value has left to do.
+func TestEndReleasesUsers(t *testing.T) {
+	for _, keep := range []bool{false, true} {
+		type value struct {
+			once   sync.Once
+			closed chan struct{}
+		}
+		var listener []*Ref[*value] // the users of a listener
+		ended := sync.OnceFunc(func() {
+			for _, r := range listener {
+				assert.NoError(t, r.Release())
+			}
+		})
+		busy, drained := make(chan struct{}), make(chan struct{})
+		values := Values[*value]{
+			Open: func(string) (*value, error) { return &value{closed: make(chan struct{})}, nil },
+			Close: func(v *value) error {
+				v.once.Do(func() { ended(); close(v.closed) })
+				<-v.closed // as the first call
+				return nil
+			},
+			Dead: func(*value) bool { return false },
+			Drained: func(v *value) <-chan struct{} {
+				select {
+				case <-v.closed:
+					return v.closed
+				default:
+				}
+				close(busy)
+				return drained
+			},
+			Keep: keep,
+		}
+		for _, name := range []string{"a", "b", "a"} {
+			r, err := values.Acquire(context.Background(), name)
+			require.NoError(t, err)
+			listener = append(listener, r)
+		}
+		other, err := values.Acquire(context.Background(), "c")
+		require.NoError(t, err)
+		released := make(chan error)
+		go func() { released <- other.Release() }()
+		if !keep {
+			<-busy // it waits
+		}
+		require.NoError(t, values.End())
+		require.NoError(t, <-released)
+		require.Empty(t, values.refs)
+	}
+}

@@ -202,7 +202,8 @@ func TestDialsThatFail(t *testing.T) {
 	nobody.UDPPort = 9 // discard
 	connect(nobody)
 	err = failed()
-	assert.ErrorIs(t, err, verbs.ErrUnreachable)
+	assert.ErrorIs(t, err, verbs.ErrNotListening)
+	assert.ErrorContains(t, err, "no process has the peer's UDP port")
 
 	// Given up before the peer answers.
 	_, dial = passive.listen(verbs.RC)

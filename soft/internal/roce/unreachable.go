@@ -3,6 +3,7 @@ package roce
 import (
 	"net/netip"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/verbena-rdma/verbena/soft/internal/roce/gsi"
@@ -10,10 +11,10 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// unreachable holds reports that nothing listens at a peer's port: a packet to the socket of a
-// program that has ended returns an ICMP message. Any host on the path can forge one. So a report
-// only makes queue pairs probe their peer, ends a handshake only if it quotes that handshake's
-// message, and reports are acted on at a bounded rate.
+// unreachable holds reports that nothing listens at a peer's port, or that its host cannot be reached.
+// A packet to the socket of a program that has ended returns an ICMP message. Any host on the path can
+// forge one. So a report only makes queue pairs probe their peer, ends a handshake only if it quotes that
+// handshake's message, and reports are acted on at a bounded rate.
 type unreachable struct {
 	reports   [maxUnreachable]refusal
 	n         int
@@ -26,6 +27,7 @@ type unreachable struct {
 type refusal struct {
 	endpoint    *endpoint
 	peer        netip.AddrPort
+	errno       syscall.Errno // that of link.Refusal
 	transaction uint64
 }
 
@@ -47,7 +49,7 @@ func (u *unreachable) note(e *endpoint, reports []link.Refusal) {
 }
 
 func (u *unreachable) add(e *endpoint, report *link.Refusal) {
-	r := refusal{e, report.Peer, gsi.TransactionID(report.Packet[:])}
+	r := refusal{e, report.Peer, report.Errno, gsi.TransactionID(report.Packet[:])}
 	if !slices.Contains(u.reports[:u.n], r) && u.n < len(u.reports) {
 		u.reports[u.n] = r
 		u.n++
@@ -67,7 +69,7 @@ func (s *shard) probeUnreachable(now time.Duration) {
 			continue
 		}
 		for i := range u.reports[:u.n] {
-			if r := &u.reports[i]; q.path.leadsTo(r.endpoint, r.peer) {
+			if r := &u.reports[i]; r.errno == syscall.ECONNREFUSED && q.path.leadsTo(r.endpoint, r.peer) {
 				q.transport.PeerUnreachable(now)
 				s.activate(q)
 				break
@@ -77,7 +79,7 @@ func (s *shard) probeUnreachable(now time.Duration) {
 	if services := s.device.mu.services; s == s.device.main.shard && services != nil {
 		for _, r := range u.reports[:u.n] {
 			if r.transaction != 0 {
-				services.PeerUnreachable(r.endpoint.index, r.peer, r.transaction, now)
+				services.PeerUnreachable(r.endpoint.index, r.peer, r.transaction, r.errno, now)
 			}
 		}
 	}

@@ -7,7 +7,10 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
+	"sync"
+	"sync/atomic"
 
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/listening"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/control"
 	"github.com/verbena-rdma/verbena/device/route"
 	"github.com/verbena-rdma/verbena/rdma"
@@ -44,49 +47,138 @@ func dialCM(ctx context.Context, o *options, d *openDevice, addr string) (contro
 	return &dialedStream{conn, stack}, nil
 }
 
-// serveCM is the server that listens with the connection manager. It uses one device to listen
-// and to measure, because clients reach no other device at its address.
-func (s *server) serveCM(ctx context.Context, listening func(netip.AddrPort)) (err error) {
+// serveCM is the server that listens with the connection manager, at one address, at those of one
+// device, or at all of this host. It uses one device to listen to a client and to measure, because
+// clients reach no other device at its address.
+func (s *server) serveCM(ctx context.Context, told func([]netip.AddrPort)) (err error) {
+	clients := &cmClients{server: s, served: make(chan error, 1)}
+	clients.ctx, clients.stop = context.WithCancel(ctx)
+	defer clients.stop()
 	bind, _ := netip.ParseAddr(s.o.bind)
-	if s.o.device == "" && (!bind.IsValid() || bind.IsUnspecified()) {
-		s.o.device = route.DefaultDevice()
-	}
 	if bind.IsUnspecified() {
-		bind = netip.Addr{}
+		s.o.bind, bind = "", netip.Addr{}
 	}
-	d, err := open(s.o, bind)
+	if s.o.device == "" && s.o.bind == "" {
+		e, err := route.Serve(uint16(s.o.port), route.ServeConfig{
+			Open: func(name string) (route.Part, error) {
+				o := *s.o
+				o.device = name
+				return clients.open(&o, bind)
+			},
+			Added: told, Log: s.log,
+		})
+		if err != nil {
+			return fmt.Errorf("listen for clients: %w", err)
+		}
+		told(e.Addrs())
+		return errors.Join(clients.wait(nil), e.Close())
+	}
+	p, err := clients.open(s.o, bind)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, d.dev.Close()) }()
-	stack, err := newStack(d)
+	at, _, err := p.listen(net.JoinHostPort(s.o.bind, strconv.Itoa(s.o.port)))
 	if err != nil {
-		return err
+		return errors.Join(fmt.Errorf("listen for clients: %w", err), p.Close())
 	}
-	defer func() { err = errors.Join(err, stack.Close()) }()
-	s.device = d
-	l, err := stack.Listen(net.JoinHostPort(s.o.bind, strconv.Itoa(s.o.port)))
-	if err != nil {
-		return fmt.Errorf("listen for clients: %w", err)
-	}
-	addr := l.Addr().(*rsocket.Addr).AddrPort
-	if addr.Addr().IsUnspecified() {
-		addr = netip.AddrPortFrom(s.address(d), addr.Port())
-	}
-	listening(addr)
-	return s.accept(ctx, l, func(conn net.Conn) netip.AddrPort { return conn.RemoteAddr().(*rsocket.Addr).AddrPort })
+	told(listening.At(p.device.dev, at))
+	return errors.Join(clients.wait(p.done), p.Close())
 }
 
-// address is an address at which clients can dial the server. On the loopback interface, a
-// dial to any loopback address reaches it.
-func (s *server) address(d *openDevice) netip.Addr {
-	table, err := d.dev.GIDs(max(d.port, 1))
-	if err != nil || len(table) == 0 {
-		return netip.IPv6Unspecified()
+// cmClients are the clients of all parts of a server.
+type cmClients struct {
+	server *server
+	ctx    context.Context // ends with the server
+	stop   context.CancelFunc
+	served chan error // with -once, the result of the first client
+}
+
+// wait waits until ctx ends, failed is closed or, with -once, a client was served. Clients that are being
+// served end then.
+func (c *cmClients) wait(failed <-chan struct{}) (err error) {
+	select {
+	case <-c.ctx.Done():
+	case <-failed:
+	case err = <-c.served:
 	}
-	a := table[0].GID.Addr()
-	if a.IsLoopback() {
-		a = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	c.stop()
+	return err
+}
+
+// cmPart is the part of the server on one device.
+type cmPart struct {
+	clients *cmClients
+	device  *openDevice
+	stack   *rsocket.Stack
+	ctx     context.Context // ends with the part
+	stop    context.CancelFunc
+	running sync.WaitGroup // for each listener a goroutine, with its clients
+
+	fail func(error) // of a listener; the first call counts
+	done chan struct{}
+	err  error // set before done is closed
+}
+
+func (c *cmClients) open(o *options, bind netip.Addr) (*cmPart, error) {
+	d, err := open(o, bind)
+	if err != nil {
+		return nil, err
 	}
-	return a
+	stack, err := newStack(d)
+	if err != nil {
+		return nil, errors.Join(err, d.dev.Close())
+	}
+	p := &cmPart{clients: c, device: d, stack: stack, done: make(chan struct{})}
+	p.ctx, p.stop = context.WithCancel(c.ctx)
+	var once sync.Once
+	p.fail = func(err error) {
+		once.Do(func() {
+			p.err = err
+			close(p.done)
+		})
+	}
+	return p, nil
+}
+
+// Listen implements route.Part.
+func (p *cmPart) Listen(addr netip.AddrPort) (port uint16, stop func(), err error) {
+	at, stop, err := p.listen(addr.String())
+	return at.Port(), stop, err
+}
+
+func (p *cmPart) listen(addr string) (at netip.AddrPort, stop func(), err error) {
+	l, err := p.stack.Listen(addr)
+	if err != nil {
+		return at, nil, err
+	}
+	var stopped atomic.Bool
+	c := p.clients
+	own := &server{o: c.server.o, log: c.server.log, busy: c.server.busy, device: p.device}
+	p.running.Go(func() {
+		served, err := own.accept(p.ctx, l, func(conn net.Conn) netip.AddrPort { return conn.RemoteAddr().(*rsocket.Addr).AddrPort })
+		switch {
+		case served:
+			select {
+			case c.served <- err:
+			default: // it was not the first
+			}
+		case err != nil && !stopped.Load():
+			p.fail(err)
+		}
+	})
+	stop = func() {
+		stopped.Store(true)
+		_ = l.Close()
+	}
+	return l.Addr().(*rsocket.Addr).AddrPort, stop, nil
+}
+
+// Done implements route.Part.
+func (p *cmPart) Done() <-chan struct{} { return p.done }
+
+// Close implements route.Part.
+func (p *cmPart) Close() error {
+	p.stop()
+	p.running.Wait()
+	return errors.Join(p.err, p.stack.Close(), p.device.dev.Close())
 }

@@ -63,11 +63,11 @@ func startServer(t *testing.T, flags ...string) (addr string, out *output) {
 		<-done
 		assert.Zero(t, code, "%s", out)
 	})
-	return listening(t, out, done), out
+	return listeningAt(t, out, done), out
 }
 
-// listening waits until a server says where it listens, or ends.
-func listening(t *testing.T, out *output, done chan struct{}) string {
+// listeningAt waits until a server says where it listens, or ends.
+func listeningAt(t *testing.T, out *output, done chan struct{}) string {
 	t.Helper()
 	for {
 		_, rest, _ := strings.Cut(out.String(), "listening ")
@@ -191,7 +191,7 @@ func TestOnce(t *testing.T) {
 		defer close(done)
 		ended = Main(t.Context(), []string{"-once", "-p", "0", "-bind", "127.0.0.1"}, out, out)
 	}()
-	code, text := run(t, "-n", "10", listening(t, out, done))
+	code, text := run(t, "-n", "10", listeningAt(t, out, done))
 	require.Equal(t, exit.OK, code, "%s", text)
 	<-done
 	require.Equal(t, exit.OK, ended, "%s", out)

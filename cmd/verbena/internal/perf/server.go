@@ -13,6 +13,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/listening"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/control"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/load"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/plan"
@@ -26,7 +27,7 @@ var errBusy = errors.New("another client is being served; try again when it is d
 type server struct {
 	o    *options
 	log  zerolog.Logger
-	busy sync.Mutex
+	busy *sync.Mutex
 	// device is the server's own device; nil: each client is served on the device through
 	// which the server reaches it.
 	device *openDevice
@@ -34,24 +35,32 @@ type server struct {
 
 // serve runs the server until ctx ends.
 func serve(ctx context.Context, o *options, stdout, stderr io.Writer) error {
-	s := &server{o: o, log: zerolog.New(zerolog.ConsoleWriter{Out: stderr, TimeFormat: time.TimeOnly, NoColor: !terminal.Colours(stderr)}).With().Timestamp().Logger()}
-	listening := func(addr netip.AddrPort) {
-		_, _ = fmt.Fprintf(stdout, "listening %v: interrupt to stop\n", addr)
+	s := &server{o: o, busy: new(sync.Mutex), log: zerolog.New(zerolog.ConsoleWriter{Out: stderr, TimeFormat: time.TimeOnly, NoColor: !terminal.Colours(stderr)}).With().Timestamp().Logger()}
+	told := func(addrs []netip.AddrPort) {
+		for i, a := range addrs {
+			then := ""
+			if i == len(addrs)-1 {
+				then = ": interrupt to stop"
+			}
+			_, _ = fmt.Fprintf(stdout, "listening %v%s\n", a, then)
+		}
 	}
 	if o.cm {
-		return s.serveCM(ctx, listening)
+		return s.serveCM(ctx, told)
 	}
 	var cfg net.ListenConfig
 	l, err := cfg.Listen(ctx, "tcp", net.JoinHostPort(o.bind, strconv.Itoa(o.port)))
 	if err != nil {
 		return fmt.Errorf("listen for clients: %w", err)
 	}
-	listening(l.Addr().(*net.TCPAddr).AddrPort())
-	return s.accept(ctx, l, func(conn net.Conn) netip.AddrPort { return conn.RemoteAddr().(*net.TCPAddr).AddrPort() })
+	told(listening.AtHost(l.Addr().(*net.TCPAddr).AddrPort()))
+	_, err = s.accept(ctx, l, func(conn net.Conn) netip.AddrPort { return conn.RemoteAddr().(*net.TCPAddr).AddrPort() })
+	return err
 }
 
-// accept serves the clients of a listener until ctx ends; with -once, the first one.
-func (s *server) accept(ctx context.Context, l net.Listener, peerOf func(net.Conn) netip.AddrPort) error {
+// accept serves the clients of a listener until ctx ends or the listener fails; with -once, it reports that
+// it has served the first one, with the result.
+func (s *server) accept(ctx context.Context, l net.Listener, peerOf func(net.Conn) netip.AddrPort) (served bool, err error) {
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
 	var clients sync.WaitGroup
@@ -59,16 +68,19 @@ func (s *server) accept(ctx context.Context, l net.Listener, peerOf func(net.Con
 	for {
 		conn, err := l.Accept()
 		if ctx.Err() != nil {
-			return nil
+			if err == nil {
+				_ = conn.Close()
+			}
+			return false, nil
 		}
 		if err != nil {
-			return fmt.Errorf("wait for a client: %w", err)
+			return false, fmt.Errorf("wait for a client: %w", err)
 		}
 		peer := peerOf(conn)
 		peer = netip.AddrPortFrom(peer.Addr().Unmap(), peer.Port())
 		if s.o.once {
 			_ = l.Close()
-			return s.serveClient(ctx, conn, peer)
+			return true, s.serveClient(ctx, conn, peer)
 		}
 		clients.Go(func() { _ = s.serveClient(ctx, conn, peer) }) // an error ends only this client
 	}

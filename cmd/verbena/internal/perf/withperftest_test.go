@@ -26,7 +26,7 @@ func TestPerftestWithItself(t *testing.T) {
 				defer close(done)
 				code = Main(t.Context(), append(args, "-p", "0", "-bind", "127.0.0.1"), out, out)
 			}()
-			addr := listening(t, out, done)
+			addr := listeningAt(t, out, done)
 			clientCode, text := run(t, append(args, addr)...)
 			<-done
 			require.Equal(t, exit.OK, clientCode, "%s\n%s", text, out)

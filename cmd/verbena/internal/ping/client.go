@@ -186,6 +186,3 @@ func (c *Client) Close() error {
 
 // Close frees the server's resources. The engine must no longer run.
 func (s *Server) Close() error { return s.rdma.Close() }
-
-// Stop ends the server.
-func (s *Server) Stop() { _ = s.rdma.Stop() }

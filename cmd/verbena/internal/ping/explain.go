@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/errno"
+	"github.com/verbena-rdma/verbena/internal/routes"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -27,11 +28,13 @@ func (r *rounds) advice(ctx context.Context, addr netip.Addr, port int) []string
 	err := r.failure
 	var rejected *verbs.CMError
 	switch {
+	case portClosed(err) && !addr.IsLoopback():
+		return r.unanswered(ctx, addr)
 	case errors.Is(err, rdma.ErrNotListening) && addr.IsLoopback():
 		return []string{"No program on this machine listens on port " + strconv.Itoa(port) + ` of a software device: start "verbena ping -s -d ` + r.opened.Device + `".`}
 	case errors.Is(err, rdma.ErrNotListening):
-		return []string{"The connection manager of the host answers, so packets get through in both directions, but no program listens on port " + strconv.Itoa(port) + ".",
-			`Start "verbena ping -s" or "rping -s" there; other programs do not speak this protocol.`}
+		return []string{"The connection manager of the host answers, so packets get through in both directions, but no program listens on port " + strconv.Itoa(port) + " at this address.",
+			otherAddress, `Or start "verbena ping -s" or "rping -s" there; other programs do not speak this protocol.`}
 	case errors.Is(err, rdma.ErrRejected) && errors.As(err, &rejected):
 		lines := []string{"Packets get through in both directions, but the other end rejected the connection (" + rejected.Reason.String() + ")."}
 		if text := strings.TrimRight(string(rejected.PrivateData), "\x00"); text != "" {
@@ -55,19 +58,31 @@ func (r *rounds) advice(ctx context.Context, addr netip.Addr, port int) []string
 	return []string{"The connection was set up, but its packets do not get through, or no longer: is the server still running, and not stopped?"}
 }
 
+// portClosed reports whether the host has said that nobody has the device's UDP port.
+func portClosed(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
+
+// stalled reports whether a process of this machine has the listener, and does not answer.
+func stalled(err error, addr netip.Addr) bool {
+	var failed *verbs.CMError
+	return errors.As(err, &failed) && failed.Step == verbs.CMStepResolve && errors.Is(err, verbs.ErrUnreachable) && routes.Local(addr)
+}
+
+// otherAddress is advice for an address at which nobody listens.
+const otherAddress = `The server may listen at another address of that host: "verbena ping -s" prints those that it serves.`
+
 // unanswered finds out why a host may not answer.
 func (r *rounds) unanswered(ctx context.Context, addr netip.Addr) []string {
 	var lines []string
-	if strings.Contains(r.failure.Error(), "the process does not respond") {
+	if stalled(r.failure, addr) {
 		return []string{"The process that listens there is one of this machine. It is stopped (by SIGSTOP or a debugger: kill -CONT continues it) or too busy; the network is not the cause."}
 	}
 	if e := r.opened.entry; e.UDPPort != 0 && e.UDPPort != roceUDPPort {
 		lines = append(lines, "This device uses UDP port "+strconv.Itoa(int(e.UDPPort))+" (see above), but adapters and the kernel's RoCE driver answer only to port 4791.")
 	}
 	switch alive := probe(ctx, addr); {
-	case strings.Contains(r.failure.Error(), "no process has the peer's UDP port"):
-		lines = append(lines, "The host is up and reports that UDP port 4791 is closed: it has no active RoCE device.",
-			`Start "verbena ping -s" there, or configure its adapter or rxe (rdma link).`)
+	case portClosed(r.failure):
+		lines = append(lines, "The host is up and reports that UDP port 4791 is closed: no RoCE device is active at this address.", otherAddress,
+			`Or start "verbena ping -s" there, or configure its adapter or rxe (rdma link).`)
 	case alive && closedPortsAnswer(ctx, addr):
 		lines = append(lines, "The host is up, and reports closed UDP ports, but not port 4791: something there has that port, and does not answer.",
 			"So the process is stopped (by SIGSTOP or a debugger: kill -CONT continues it) or too busy, or a rule there drops packets to this port alone.",

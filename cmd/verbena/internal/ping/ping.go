@@ -12,15 +12,11 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/rs/zerolog"
-
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/exit"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/portowner"
 	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/device/route"
-	"github.com/verbena-rdma/verbena/internal/terminal"
 	"github.com/verbena-rdma/verbena/internal/usage"
-	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -131,6 +127,10 @@ func open(o *options, target netip.Addr, out *printer) (*openDevice, error) {
 	if err != nil {
 		return nil, err
 	}
+	return openRoute(o, r, out)
+}
+
+func openRoute(o *options, r *route.Route, out *printer) (*openDevice, error) {
 	dev, err := device.Open(r.Device)
 	if err != nil {
 		return nil, err
@@ -206,39 +206,4 @@ func (d *openDevice) config(o *options) rdma.Config {
 		cfg.Path.GIDIndex = &o.gid
 	}
 	return cfg
-}
-
-func serve(ctx context.Context, o *options, out *printer, stderr io.Writer) (err error) {
-	host, port := "", o.port
-	if o.target != "" {
-		if host, port, err = o.split(); err != nil {
-			return err
-		}
-	}
-	addr, _ := netip.ParseAddr(host)
-	if o.device == "" && (!addr.IsValid() || addr.IsUnspecified()) {
-		o.device = route.DefaultDevice()
-		out.line("device", "%s: the device with a route to other machines; use -d to choose another", o.device)
-	}
-	if addr.IsUnspecified() {
-		addr = netip.Addr{}
-	}
-	d, err := open(o, addr, out)
-	if err != nil {
-		return err
-	}
-	engine := pe.New(pe.Config{})
-	log := zerolog.New(zerolog.ConsoleWriter{Out: stderr, TimeFormat: time.TimeOnly, NoColor: !terminal.Colours(stderr)}).With().Timestamp().Logger()
-	s, err := NewServer(d.dev, engine, net.JoinHostPort(host, strconv.Itoa(port)), log, func(l *rdma.Listener) {
-		at := l.Addr()
-		out.line("listening", "%v: interrupt to stop", netip.AddrPortFrom(at.Addr().WithZone(addr.Zone()), at.Port()))
-	})
-	if err == nil {
-		err = engine.Run(ctx)
-		if errors.Is(err, context.Canceled) {
-			err = nil
-		}
-		err = errors.Join(err, s.Close())
-	}
-	return errors.Join(err, engine.Close(), d.dev.Close())
 }

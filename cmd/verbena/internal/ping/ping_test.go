@@ -44,7 +44,7 @@ func (o *output) String() string {
 	return o.b.String()
 }
 
-var listening = regexp.MustCompile(`listening +\S*:(\d+): interrupt`)
+var listeningLine = regexp.MustCompile(`listening +\S*:(\d+): interrupt`)
 
 // startServer runs "ping -s", and returns its port.
 func startServer(t *testing.T, args ...string) (port string, out *output) {
@@ -59,8 +59,8 @@ func startServer(t *testing.T, args ...string) (port string, out *output) {
 		cancel()
 		assert.Equal(t, exit.OK, <-done, "%s", out)
 	})
-	require.Eventually(t, func() bool { return listening.MatchString(out.String()) }, 5*time.Minute, time.Millisecond)
-	return listening.FindStringSubmatch(out.String())[1], out
+	require.Eventually(t, func() bool { return listeningLine.MatchString(out.String()) }, 5*time.Minute, time.Millisecond)
+	return listeningLine.FindStringSubmatch(out.String())[1], out
 }
 
 // freePort is a port that nobody listens on.
@@ -119,7 +119,7 @@ func TestExplain(t *testing.T) {
 	answers := gids[0].GID.Addr().String()
 	defer func() { require.NoError(t, dev.Close()) }()
 	engine := pe.New(pe.Config{})
-	s, err := NewServer(dev, engine, ":0", zerolog.Nop(), func(*rdma.Listener) {})
+	s, err := NewServer(dev, engine, zerolog.Nop())
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error)
@@ -130,6 +130,8 @@ func TestExplain(t *testing.T) {
 		require.NoError(t, s.Close())
 		require.NoError(t, engine.Close())
 	}()
+	_, _, err = s.Listen(":0")
+	require.NoError(t, err)
 
 	for _, c := range []struct {
 		name string

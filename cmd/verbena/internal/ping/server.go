@@ -1,11 +1,14 @@
 package ping
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 
 	"github.com/rs/zerolog"
 
+	"github.com/verbena-rdma/verbena/await"
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
@@ -19,19 +22,17 @@ const acceptData = "verbena ping 1"
 
 // Server answers clients of verbena ping and rping.
 type Server struct {
-	dev      verbs.Device
-	rdma     *rdma.Connections
-	listener *rdma.Listener
-	tasks    *rdma.Pool
-	log      zerolog.Logger
+	dev   verbs.Device
+	rdma  *rdma.Connections
+	tasks *rdma.Pool
+	log   zerolog.Logger
 }
 
 // MaxClients is how many clients a Server serves at a time.
 const MaxClients = 64
 
-// NewServer makes a server that listens on an address once the engine runs. ready is then
-// called, on the engine's goroutine, with the listener.
-func NewServer(dev verbs.Device, engine *pe.Engine, addr string, log zerolog.Logger, ready func(*rdma.Listener)) (*Server, error) {
+// NewServer makes a server, and starts it. It listens once the engine runs.
+func NewServer(dev verbs.Device, engine *pe.Engine, log zerolog.Logger) (*Server, error) {
 	s := &Server{dev: dev, log: log}
 	var err error
 	if s.rdma, err = rdma.New(dev, rdma.Config{Name: "ping server", Engine: engine, MaxConnections: MaxClients}); err != nil {
@@ -44,18 +45,24 @@ func NewServer(dev verbs.Device, engine *pe.Engine, addr string, log zerolog.Log
 		return nil, err
 	}
 	s.rdma.OnConnection(s.changed)
-	s.rdma.OnStateChange(func(_, next pe.State) {
-		if next != pe.Starting {
-			return
-		}
-		l, err := s.rdma.Listen(addr, rdma.ListenConfig{OnRequest: s.request})
-		if err == nil {
-			s.listener = l
-			ready(l)
-		}
-		s.rdma.Fail(err)
-	})
 	return s, s.rdma.Start()
+}
+
+// Listen listens on an address, as rdma.Connections.Listen does, until stop is called, which does not
+// wait. The engine must run, on another goroutine.
+func (s *Server) Listen(addr string) (at netip.AddrPort, stop func(), err error) {
+	if err := await.State(context.Background(), s.rdma, pe.Running); err != nil {
+		return at, nil, err
+	}
+	engine := s.rdma.Engine()
+	var l *rdma.Listener
+	err = await.Func(context.Background(), engine, func() (err error) {
+		if l, err = s.rdma.Listen(addr, rdma.ListenConfig{OnRequest: s.request}); err == nil {
+			at = l.Addr()
+		}
+		return err
+	})
+	return at, func() { _ = engine.Do(func() { _ = l.Close() }) }, err
 }
 
 // serverConn is a connected client.

@@ -15,9 +15,11 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/exit"
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/listening"
 	"github.com/verbena-rdma/verbena/internal/terminal"
 	"github.com/verbena-rdma/verbena/internal/usage"
 	"github.com/verbena-rdma/verbena/metrics"
+	"github.com/verbena-rdma/verbena/rsocket"
 )
 
 // options are the flags and arguments.
@@ -109,7 +111,7 @@ func (o *options) run(ctx context.Context, stderr io.Writer) (err error) {
 	}
 	console := zerolog.ConsoleWriter{Out: stderr, TimeFormat: time.TimeOnly, NoColor: !terminal.Colours(stderr)}
 	log := zerolog.New(zerolog.SyncWriter(console)).Level(level).With().Timestamp().Logger() // connections log at the same time
-	rsockets := newRDMA(o.device, o.max, log.Level(zerolog.WarnLevel))
+	rsockets := newRDMA(o.device, o.max, log.Level(zerolog.InfoLevel))
 	defer func() { err = errors.Join(err, rsockets.close()) }()
 	if o.stat {
 		served, err := metrics.Serve(rsockets.stacks)
@@ -127,7 +129,9 @@ func (o *options) run(ctx context.Context, stderr io.Writer) (err error) {
 	if err := o.checkLoop(ctx, listener.Addr()); err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	log.Info().Msgf("listening on %s:%v, for %v; %s", o.listen.network, listener.Addr(), o.target, o.reach(listener.Addr()))
+	for _, at := range served(listener) {
+		log.Info().Msgf("listening on %s:%v, for %v; %s", o.listen.network, at, o.target, o.reach(listener.Addr()))
+	}
 	s := server{
 		limits: o.limits, listener: listener, target: o.target.String(), log: log,
 		dial: func(ctx context.Context) (stream, error) {
@@ -138,6 +142,14 @@ func (o *options) run(ctx context.Context, stderr io.Writer) (err error) {
 		},
 	}
 	return s.serve(ctx)
+}
+
+// served returns the addresses at which the listener is reached.
+func served(l net.Listener) []netip.AddrPort {
+	if l, ok := l.(*rsocket.Listener); ok {
+		return l.Addrs()
+	}
+	return listening.AtHost(l.Addr().(*net.TCPAddr).AddrPort())
 }
 
 var errLoop = errors.New("the target is the address that the proxy itself listens on; name another TARGET")

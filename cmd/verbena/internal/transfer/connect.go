@@ -5,9 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
-	"strconv"
+	"sync"
 	"time"
 
 	"github.com/verbena-rdma/verbena/await"
@@ -28,12 +27,13 @@ type endpoint struct {
 	rdma   *rdma.Connections
 	hub    *link.Hub
 	stop   context.CancelFunc
-	ended  chan error
+	ended  chan struct{} // closed when the engine has ended, with the result err
+	err    error
 }
 
 // openEndpoint opens a device for at most links links at a time.
 func openEndpoint(ctx context.Context, name string, links int, writer bool) (s *endpoint, err error) {
-	s = &endpoint{ended: make(chan error, 1)}
+	s = &endpoint{ended: make(chan struct{})}
 	if s.dev, err = device.Open(name); err != nil {
 		return nil, err
 	}
@@ -58,9 +58,9 @@ func openEndpoint(ctx context.Context, name string, links int, writer bool) (s *
 	var cancel context.CancelCauseFunc
 	s.ctx, cancel = context.WithCancelCause(ctx)
 	go func() {
-		err := s.engine.Run(driven)
-		cancel(cmp.Or(err, errStopped))
-		s.ended <- err
+		s.err = s.engine.Run(driven)
+		cancel(cmp.Or(s.err, errStopped))
+		close(s.ended)
 	}()
 	return s, nil
 }
@@ -70,7 +70,8 @@ var errStopped = errors.New("the RDMA context has stopped")
 // close stops the engine, and closes it and the device.
 func (s *endpoint) close() error {
 	s.stop()
-	err := <-s.ended
+	<-s.ended
+	err := s.err
 	if errors.Is(err, context.Canceled) {
 		err = nil
 	}
@@ -80,13 +81,20 @@ func (s *endpoint) close() error {
 // do runs a function on the engine's goroutine.
 func (s *endpoint) do(ctx context.Context, f func() error) error { return await.Func(ctx, s.engine, f) }
 
-// listen accepts connections at host, or at all addresses of the device, and passes their
-// links to accept, on the engine's goroutine. It returns the address that it listens on.
-func (s *endpoint) listen(ctx context.Context, host string, port uint16, accept func(*link.Link)) (addr string, err error) {
-	err = s.do(ctx, func() error {
-		l, err := s.rdma.Listen(net.JoinHostPort(host, strconv.Itoa(int(port))), rdma.ListenConfig{OnRequest: func(q *rdma.ConnectRequest) {
+// listen accepts connections at an address, as rdma.Connections.Listen takes it, while places has one for
+// each, and passes their links to accept, on the engine's goroutine. Whoever serves a link gives its place
+// back. stop ends that, and does not wait.
+func (s *endpoint) listen(ctx context.Context, addr string, places *places, accept func(*link.Link)) (at netip.AddrPort, stop func(), err error) {
+	var l *rdma.Listener
+	err = s.do(ctx, func() (err error) {
+		l, err = s.rdma.Listen(addr, rdma.ListenConfig{OnRequest: func(q *rdma.ConnectRequest) {
+			if !places.take() {
+				_ = q.Reject([]byte(busyText))
+				return
+			}
 			conn, err := q.Accept(rdma.AcceptConfig{})
 			if err != nil {
+				places.giveBack()
 				reason := "the receiver cannot accept the connection"
 				if errors.Is(err, rdma.ErrFull) {
 					reason = busyText
@@ -96,30 +104,53 @@ func (s *endpoint) listen(ctx context.Context, host string, port uint16, accept 
 			}
 			l, err := s.hub.Open(conn)
 			if err != nil {
+				places.giveBack()
 				_ = conn.Close()
 				return
 			}
 			accept(l)
 		}})
-		if err != nil {
-			return err
+		if err == nil {
+			at = l.Addr()
 		}
-		a := l.Addr().Addr()
-		if a.IsUnspecified() {
-			a = s.rdma.GID().GID.Addr() // the first address of the device
-		}
-		if a.IsLoopback() {
-			// Each device has its own loopback address, and a dial to any loopback address
-			// finds it.
-			a = netip.AddrFrom4([4]byte{127, 0, 0, 1})
-		}
-		if given, err := netip.ParseAddr(host); err == nil {
-			a = a.WithZone(given.Zone())
-		}
-		addr = netip.AddrPortFrom(a, l.Addr().Port()).String()
-		return nil
+		return err
 	})
-	return addr, err
+	return at, func() { _ = s.engine.Do(func() { _ = l.Close() }) }, err
+}
+
+// places are those for transfers at the same time, at all devices.
+type places struct {
+	mu      sync.Mutex
+	free    int
+	closed  bool
+	running sync.WaitGroup // has those that are taken
+}
+
+// take takes a place. It reports false if none is free, or after close.
+func (p *places) take() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || p.free == 0 {
+		return false
+	}
+	p.free--
+	p.running.Add(1) // never while close waits
+	return true
+}
+
+func (p *places) giveBack() {
+	p.mu.Lock()
+	p.free++
+	p.mu.Unlock()
+	p.running.Done()
+}
+
+// close has take fail, and waits until all places are given back.
+func (p *places) close() {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.running.Wait()
 }
 
 // busyText is the reason with which a receiver rejects a transfer when it has its maximum

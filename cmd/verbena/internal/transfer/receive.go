@@ -7,15 +7,18 @@ import (
 	"flag"
 	"fmt"
 	"net"
+	"net/netip"
 	"strconv"
 	"sync"
 	"time"
 
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/link"
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/listening"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/progress"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/proto"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/session"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/tree"
+	"github.com/verbena-rdma/verbena/device/route"
 	help "github.com/verbena-rdma/verbena/internal/usage"
 	"github.com/verbena-rdma/verbena/rdma"
 )
@@ -41,7 +44,7 @@ func ReceivePage() *help.Page { return (&receiveFlags{}).page() }
 
 func (o *receiveFlags) page() *help.Page {
 	f := o.flags("verbena receive")
-	f.StringVar(&o.listen, "l", "", fmt.Sprintf("`host:port` to listen on; :PORT means all addresses of the device (default 127.0.0.1:%d, or with -d all addresses of the device)", defaultPort))
+	f.StringVar(&o.listen, "l", "", fmt.Sprintf("`host:port` to listen on; :PORT means all addresses of this host, or with -d of the device (default 127.0.0.1:%d, or with -d all of the device)", defaultPort))
 	f.BoolVar(&o.newSecret, "new-secret", false, "generate a secret, and print it once")
 	f.BoolVar(&o.insecure, "insecure", false, "without a secret, accept senders on other machines too: anyone who reaches the address can write files here")
 	f.StringVar(&o.existing, "existing", "refuse", "what to do with files that exist with another size or time: refuse, skip or overwrite; only overwrite changes permissions of what exists")
@@ -98,16 +101,24 @@ func (o *receiveFlags) run(ctx context.Context, p *progress.Printer, args []stri
 	if err != nil {
 		return err
 	}
-	s, err := openEndpoint(ctx, o.device, o.transfers, false)
-	if err != nil {
-		return err
+	everywhere := o.device == ""
+	if everywhere && secret == nil && !o.insecure {
+		return usage(fmt.Errorf("without a secret only programs on this machine may send, and -l %s means all addresses; add -new-secret, -secret or -insecure", o.listen))
 	}
-	defer closeWith(&err, s.close)
-	if secret == nil && !o.insecure {
-		if own, err := loopback(s.dev); err != nil {
+	closeEndpoints := func() error { return nil }
+	defer func() { closeWith(&err, closeEndpoints) }()
+	var s *endpoint // the only one
+	if !everywhere {
+		if s, err = openEndpoint(ctx, o.device, o.transfers, false); err != nil {
 			return err
-		} else if !own {
-			return usage(fmt.Errorf("without a secret only programs on this machine may send, and they do not use %s; add -new-secret, -secret or -insecure", o.device))
+		}
+		closeEndpoints = s.close
+		if secret == nil && !o.insecure {
+			if own, err := loopback(s.dev); err != nil {
+				return err
+			} else if !own {
+				return usage(fmt.Errorf("without a secret only programs on this machine may send, and they do not use %s; add -new-secret, -secret or -insecure", o.device))
+			}
 		}
 	}
 	dest, err := tree.OpenDest(args[0], policy)
@@ -118,42 +129,118 @@ func (o *receiveFlags) run(ctx context.Context, p *progress.Printer, args []stri
 	r := session.NewReceiver(dest, session.ReceiverConfig{Secret: secret, Insecure: o.insecure, Key: o.key,
 		MaxSize: uint64(o.maxSize), Slots: o.slots, Sync: o.sync})
 
-	serving, stop := context.WithCancelCause(s.ctx)
+	serving, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	var sessions sync.WaitGroup
-	defer sessions.Wait()
+	places := &places{free: o.transfers}
+	defer places.close()
 	once := onceResult{patience: o.retry, receiver: r, ended: make(chan error, 1), broken: map[[16]byte]int{}}
-	addr, err := s.listen(ctx, host, port, func(l *link.Link) {
-		sessions.Go(func() {
-			sum, err := o.serve(serving, r, l, p)
-			if o.once {
-				once.end(serving, sum, err)
+	l := listener{
+		places: places,
+		accept: func(l *link.Link) {
+			go func() {
+				defer places.giveBack()
+				sum, err := o.serve(serving, r, l, p)
+				if o.once {
+					once.end(serving, sum, err)
+				}
+			}()
+		},
+		told: func(addrs []netip.AddrPort, dev string) {
+			fields := map[string]any{"folder": args[0]}
+			if dev != "" {
+				fields["device"] = dev
+				dev = fmt.Sprintf(" (device %s)", dev)
 			}
-		})
-	})
+			for _, a := range addrs {
+				fields["address"] = a.String()
+				p.Note("listening", fields, "listening on %v%s, into %s; Ctrl-C ends", a, dev, args[0])
+			}
+		},
+	}
+	if everywhere {
+		closeEndpoints, err = l.everywhere(ctx, o, port, p)
+	} else {
+		err = l.on(ctx, s, hostPort(host, port))
+		defer context.AfterFunc(s.ctx, func() { stop(context.Cause(s.ctx)) })()
+	}
 	if errors.Is(err, rdma.ErrInvalid) {
 		return usage(err)
 	}
 	if err != nil {
 		return err
 	}
-	p.Note("listening", map[string]any{"address": addr, "device": s.dev.Name(), "folder": args[0]},
-		"listening on %s (device %s), into %s; Ctrl-C ends", addr, s.dev.Name(), args[0])
 	if o.newSecret {
 		p.Warn("secret", map[string]any{"secret": string(secret)}, "the secret is %s", secret)
 	}
 	var result error
 	select {
 	case <-serving.Done():
+		result = context.Cause(serving)
 	case result = <-once.ended:
 	}
 	stop(errDone)
-	sessions.Wait()
-	if err := context.Cause(s.ctx); err != nil {
-		return err
-	}
+	places.close()
 	return result
 }
+
+// listener listens for senders.
+type listener struct {
+	places *places
+	accept func(*link.Link)
+	told   func(addrs []netip.AddrPort, dev string) // dev may be empty
+}
+
+// on listens at an address of one device.
+func (l *listener) on(ctx context.Context, s *endpoint, addr string) error {
+	at, _, err := s.listen(ctx, addr, l.places, l.accept)
+	if err == nil {
+		if given, err := netip.ParseAddrPort(addr); err == nil {
+			at = netip.AddrPortFrom(at.Addr().WithZone(given.Addr().Zone()), at.Port())
+		}
+		l.told(listening.At(s.dev, at), s.dev.Name())
+	}
+	return err
+}
+
+// everywhere listens at all addresses of this host.
+func (l *listener) everywhere(ctx context.Context, o *receiveFlags, port uint16, p *progress.Printer) (stop func() error, err error) {
+	e, err := route.Serve(port, route.ServeConfig{
+		Open: func(name string) (route.Part, error) {
+			s, err := openEndpoint(ctx, name, o.transfers, false)
+			if err != nil {
+				return nil, err
+			}
+			return &part{s, l}, nil
+		},
+		Added: func(addrs []netip.AddrPort) { l.told(addrs, "") },
+		Failed: func(err error) {
+			p.Warn("address", map[string]any{"reason": oneLine(err)}, "cannot listen at all addresses: %s", oneLine(err))
+		},
+	})
+	if err != nil {
+		return func() error { return nil }, err
+	}
+	l.told(e.Addrs(), "")
+	return e.Close, nil
+}
+
+// part is an endpoint among those of all addresses.
+type part struct {
+	*endpoint
+	listener *listener
+}
+
+// Listen implements route.Part.
+func (p *part) Listen(addr netip.AddrPort) (port uint16, stop func(), err error) {
+	at, stop, err := p.listen(p.ctx, addr.String(), p.listener.places, p.listener.accept)
+	return at.Port(), stop, err
+}
+
+// Done implements route.Part.
+func (p *part) Done() <-chan struct{} { return p.ended }
+
+// Close implements route.Part.
+func (p *part) Close() error { return p.close() }
 
 var errDone = errors.New("the receiver accepts only one transfer")
 
@@ -205,7 +292,8 @@ func (o *onceResult) lost(ctx context.Context, transfer [16]byte) bool {
 	return o.broken[transfer] == n && !o.receiver.Receives(transfer)
 }
 
-// listenAddress returns the address to listen on. It chooses the device, unless a flag has.
+// listenAddress returns the address to listen on. It chooses the device, unless a flag has, or all
+// addresses are meant.
 func (o *receiveFlags) listenAddress(ctx context.Context) (host string, port uint16, err error) {
 	if o.listen == "" {
 		if o.device == "" {
@@ -219,8 +307,8 @@ func (o *receiveFlags) listenAddress(ctx context.Context) (host string, port uin
 	if o.device != "" {
 		return host, port, nil
 	}
-	if host == "" {
-		return "", 0, usage(fmt.Errorf("-l %s does not belong to an interface; give an address of this machine, or a device (-d)", o.listen))
+	if a, err := netip.ParseAddr(host); host == "" || err == nil && a.IsUnspecified() {
+		return "", port, nil // all addresses
 	}
 	device, addr, err := deviceTo(ctx, host)
 	if err != nil {

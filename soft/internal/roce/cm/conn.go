@@ -313,7 +313,7 @@ func (c *Conn) giveUp(cause Cause, now time.Duration) {
 	}
 	switch c.state {
 	case StateREQSent:
-		if cause != CausePortUnreachable { // the REJ would only be refused as well
+		if !cause.reported() { // otherwise the REJ would only be refused as well
 			c.sendTimeoutREJ(mad.MessageREQ)
 		}
 		m.post(Event{Type: EventUnreachable, Conn: c, Cause: cause})

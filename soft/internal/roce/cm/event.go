@@ -62,20 +62,27 @@ type Cause uint8
 
 // The causes.
 const (
-	CauseTimeout         Cause = iota + 1 // no response to any retransmission
-	CauseDeadline                         // the deadline of the call has passed
-	CausePortUnreachable                  // no process has the peer's UDP port
-	CauseNoRoute                          // this host has no route to the peer's address
-	CauseUnanswered                       // the application did not Accept or Establish in time
-	CauseREJ                              // the peer sent a REJ
-	CauseDREQ                             // the peer sent a DREQ
-	CauseDREP                             // the peer responded to our DREQ
-	CauseStale                            // the peer does not have the connection any more
+	CauseTimeout            Cause = iota + 1 // no response to any retransmission
+	CauseDeadline                            // the deadline of the call has passed
+	CausePortUnreachable                     // no process has the peer's UDP port
+	CauseHostUnreachable                     // the network cannot reach the peer's host
+	CauseNetworkUnreachable                  // nor its network
+	CauseProhibited                          // the network's rules forbid that
+	CauseNoRoute                             // this host has no route to the peer's address
+	CauseUnanswered                          // the application did not Accept or Establish in time
+	CauseREJ                                 // the peer sent a REJ
+	CauseDREQ                                // the peer sent a DREQ
+	CauseDREP                                // the peer responded to our DREQ
+	CauseStale                               // the peer does not have the connection any more
 )
+
+// reported reports whether the network has said so.
+func (c Cause) reported() bool { return CausePortUnreachable <= c && c <= CauseProhibited }
 
 var causeNames = [...]string{
 	CauseTimeout: "no response from the peer", CauseDeadline: "deadline exceeded",
-	CausePortUnreachable: "no process has the peer's UDP port", CauseNoRoute: "this host has no route to the peer",
+	CausePortUnreachable: "no process has the peer's UDP port", CauseHostUnreachable: "the network cannot reach the host",
+	CauseNetworkUnreachable: "the peer's network cannot be reached", CauseProhibited: "prohibited by the network", CauseNoRoute: "this host has no route to the peer",
 	CauseUnanswered: "no response from the application in time",
 	CauseREJ:        "rejected by the peer", CauseDREQ: "disconnected by the peer", CauseDREP: "disconnected",
 	CauseStale: "the peer no longer has the connection",

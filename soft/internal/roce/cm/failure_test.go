@@ -130,7 +130,7 @@ func TestReportOfAClosedPort(t *testing.T) {
 	a.connect(a.params(b))
 	a.resolve(b)
 	for _, id := range []uint64{refused, 0, 1} {
-		a.PeerUnreachable(a.pathTo(b), id, w.Now)
+		a.PeerUnreachable(a.pathTo(b), id, CausePortUnreachable, w.Now)
 	}
 	a.settle()
 	w.Pass(time.Second)

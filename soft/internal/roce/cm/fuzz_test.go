@@ -120,7 +120,7 @@ func FuzzReceive(f *testing.F) {
 				_ = c.Disconnect(DisconnectParams{}, w.Now)
 			}
 			if control&fuzzHint != 0 && c != nil {
-				h.PeerUnreachable(path, c.awaited(), w.Now)
+				h.PeerUnreachable(path, c.awaited(), CausePortUnreachable, w.Now)
 			}
 			if control&fuzzKnownIDs != 0 {
 				patchIDs(&b, attribute, c, resolution)

@@ -315,8 +315,9 @@ func (m *Manager) findBy(localID, remoteID uint32, from Path, isFrom func(*Conn,
 // PeerUnreachable handles the report that no process has the peer's UDP port (ICMP port
 // unreachable), which quotes a message of ours. The handshake, release or resolution that waits for
 // the response to this message ends; established connections do not. No other ends: its message may
-// have come later, when the port was open.
-func (m *Manager) PeerUnreachable(path Path, transactionID uint64, now time.Duration) {
+// have come later, when the port was open. Other causes, that the network cannot reach the host, end only
+// requests: others have reached it, and may again.
+func (m *Manager) PeerUnreachable(path Path, transactionID uint64, cause Cause, now time.Duration) {
 	if transactionID == 0 {
 		return
 	}
@@ -324,12 +325,14 @@ func (m *Manager) PeerUnreachable(path Path, transactionID uint64, now time.Dura
 		switch o := owner.(type) {
 		case *Conn:
 			if o.awaited() == transactionID && o.path.Remote.Port() == path.Remote.Port() && o.isFromAddress(&path) {
-				o.giveUp(CausePortUnreachable, now)
+				if cause == CausePortUnreachable || o.state == StateREQSent {
+					o.giveUp(cause, now)
+				}
 				return
 			}
 		case *Resolution:
 			if o.transactionID == transactionID && o.path.Remote.Port() == path.Remote.Port() && o.isFromPeer(&path) {
-				o.end(Event{Type: EventUnreachable, Cause: CausePortUnreachable})
+				o.end(Event{Type: EventUnreachable, Cause: cause})
 				return
 			}
 		}

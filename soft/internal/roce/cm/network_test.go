@@ -283,7 +283,7 @@ func (w *network) arrive(source netip.AddrPort, to *host, b []byte, back Path, t
 		w.Release(b)
 		if sender := w.hosts[back.Local]; to.refuses && sender != nil && !sender.dead {
 			w.After(latency, func() {
-				sender.PeerUnreachable(back, transactionID, w.Now)
+				sender.PeerUnreachable(back, transactionID, CausePortUnreachable, w.Now)
 				sender.settle()
 			})
 		}

@@ -3,6 +3,7 @@ package gsi
 import (
 	"fmt"
 	"net/netip"
+	"syscall"
 
 	"github.com/verbena-rdma/verbena/soft/internal/roce/cm"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/cm/mad"
@@ -134,6 +135,12 @@ func (id *connectionID) rejectedError(step verbs.CMStep, e *cm.Event) error {
 	return err
 }
 
+// unreachable has, for the causes that the network reports, the errors with which TCP fails then.
+var unreachable = map[cm.Cause]syscall.Errno{
+	cm.CausePortUnreachable: syscall.ECONNREFUSED, cm.CauseHostUnreachable: syscall.EHOSTUNREACH,
+	cm.CauseNetworkUnreachable: syscall.ENETUNREACH, cm.CauseProhibited: syscall.EACCES,
+}
+
 // unreachableError returns the error of a handshake that did not complete.
 func (id *connectionID) unreachableError(step verbs.CMStep, cause cm.Cause) error {
 	err := verbs.ErrUnreachable
@@ -141,6 +148,10 @@ func (id *connectionID) unreachableError(step verbs.CMStep, cause cm.Cause) erro
 	case cm.CauseTimeout: // ErrUnreachable alone says it
 	case cm.CauseNoRoute:
 		return &verbs.CMError{Step: step, Local: id.local, Remote: id.remote, Err: verbs.ErrNoRoute}
+	case cm.CausePortUnreachable:
+		err = fmt.Errorf("%w: no process has the peer's UDP port, %d: %w", verbs.ErrNotListening, id.path.Remote.Port(), unreachable[cause])
+	case cm.CauseHostUnreachable, cm.CauseNetworkUnreachable, cm.CauseProhibited:
+		err = fmt.Errorf("%w: %w", err, unreachable[cause])
 	default:
 		err = fmt.Errorf("%w: %v", err, cause)
 	}

@@ -72,7 +72,7 @@ func (c *Manager) Dial(p verbs.CMDial) (verbs.CMID, error) {
 	}
 	e, err := c.services.endpointFor(p.Local.Addr().Unmap(), peer.Addr())
 	// Any process can register any address; ask only about addresses of this machine.
-	ask := p.UDPPort == 0 && !c.services.cfg.Network.Simulated() && isLocalAddr(peer.Addr())
+	ask := p.UDPPort == 0 && !c.services.cfg.Network.Simulated() && routes.Local(peer.Addr())
 	g, closed := c.lock(op)
 	defer g.cfg.Lock.Unlock()
 	switch {
@@ -182,11 +182,6 @@ func (c *Manager) find(key lookUp) (device netip.AddrPort, otherAddr netip.Addr,
 		otherAddr = findAtOtherAddr(ctx, key)
 	}
 	return device, otherAddr, err
-}
-
-// isLocalAddr reports whether packets to an address stay on this machine.
-func isLocalAddr(addr netip.Addr) bool {
-	return addr.IsLoopback() || routes.Source(addr) == addr.WithZone("")
 }
 
 // maxOtherAddrs bounds the addresses of this machine that findAtOtherAddr tries.

@@ -125,9 +125,13 @@ func TransactionID(packet []byte) uint64 {
 }
 
 // PeerUnreachable ends what waits for a response to a message that an endpoint sent to a closed
-// port.
-func (g *Services) PeerUnreachable(index int, peer netip.AddrPort, transactionID uint64, now time.Duration) {
-	g.manager.PeerUnreachable(g.pathTo(index, peer), transactionID, now)
+// port, or to a host that cannot be reached: errno is that of link.Refusal.
+func (g *Services) PeerUnreachable(index int, peer netip.AddrPort, transactionID uint64, errno syscall.Errno, now time.Duration) {
+	for cause, e := range unreachable {
+		if e == errno {
+			g.manager.PeerUnreachable(g.pathTo(index, peer), transactionID, cause, now)
+		}
+	}
 	g.processOutput()
 }
 

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -19,9 +20,6 @@ const (
 	// errorRetries is how often a call is repeated that failed with an error that may belong
 	// to an earlier packet.
 	errorRetries = 3
-
-	icmpUnreachable, icmpPortUnreachable   = 3, 3 // RFC 792
-	icmp6Unreachable, icmp6PortUnreachable = 1, 4 // RFC 4443 3.1
 
 	extendedErrorBytes = int(unsafe.Sizeof(unix.SockExtendedErr{}))
 )
@@ -84,42 +82,52 @@ func (e *errorQueue) system(uintptr) {
 			}
 			return
 		}
-		if !e.portUnreachable() || len(e.reports) == maxUnreachable {
+		report := e.unreachable()
+		if report == 0 || len(e.reports) == maxUnreachable {
 			continue
 		}
 		if clear(e.quoted[min(int(n), len(e.quoted)):]); binary.BigEndian.Uint32(e.quoted[4:])&0xffffff != wire.ManagementQPN {
+			if report != unix.ECONNREFUSED { // routes may come back; the transport retries
+				continue
+			}
 			clear(e.quoted[:]) // one report for all packets with data
 		}
-		if report := (Refusal{e.name.decode(), e.quoted}); !slices.Contains(e.reports, report) {
-			e.reports = append(e.reports, report)
+		if r := (Refusal{e.name.decode(), report, e.quoted}); !slices.Contains(e.reports, r) {
+			e.reports = append(e.reports, r)
 			e.pending.Store(true)
 		}
 	}
 }
 
-// portUnreachable reports whether the message just read says that nothing listens at the
-// address in name.
-func (e *errorQueue) portUnreachable() bool {
+// unreachable returns Refusal.Errno if the message just read says that nothing listens at the address in
+// name, or that its host cannot be reached; else it returns zero.
+func (e *errorQueue) unreachable() syscall.Errno {
 	if e.header.Namelen == 0 {
-		return false
+		return 0
 	}
 	all := unsafe.Slice((*byte)(unsafe.Pointer(&e.control)), unsafe.Sizeof(e.control))
 	rest := all[:min(uint64(e.header.Controllen), uint64(len(all)))]
 	for len(rest) >= unix.SizeofCmsghdr {
 		h := (*unix.Cmsghdr)(unsafe.Pointer(&rest[0]))
 		if uint64(h.Len) < uint64(unix.SizeofCmsghdr) || uint64(h.Len) > uint64(len(rest)) {
-			return false
+			return 0
 		}
 		data := rest[unix.SizeofCmsghdr:h.Len]
 		ours := h.Level == unix.SOL_IP && h.Type == unix.IP_RECVERR || h.Level == unix.SOL_IPV6 && h.Type == unix.IPV6_RECVERR
 		if ours && len(data) >= extendedErrorBytes {
 			x := (*unix.SockExtendedErr)(unsafe.Pointer(&data[0]))
-			return x.Origin == unix.SO_EE_ORIGIN_ICMP && x.Type == icmpUnreachable && x.Code == icmpPortUnreachable ||
-				x.Origin == unix.SO_EE_ORIGIN_ICMP6 && x.Type == icmp6Unreachable && x.Code == icmp6PortUnreachable
+			if x.Origin != unix.SO_EE_ORIGIN_ICMP && x.Origin != unix.SO_EE_ORIGIN_ICMP6 {
+				return 0
+			}
+			switch errno := syscall.Errno(x.Errno); errno {
+			case unix.ECONNREFUSED, unix.EHOSTUNREACH, unix.ENETUNREACH, unix.EACCES: // EACCES: prohibited, in IPv6
+				return errno
+			}
+			return 0
 		}
 		rest = rest[min(unix.CmsgSpace(len(data)), len(rest)):]
 	}
-	return false
+	return 0
 }
 
 // take returns the reports since the last call.

@@ -3,6 +3,7 @@ package link
 import (
 	"fmt"
 	"net/netip"
+	"syscall"
 	"testing"
 	"time"
 	"unsafe"
@@ -45,7 +46,7 @@ func TestPortUnreachable(t *testing.T) {
 				got = tx.Unreachable()
 				require.Less(t, time.Now(), limit, "nothing was reported")
 			}
-			report := Refusal{Peer: gone}
+			report := Refusal{Peer: gone, Errno: unix.ECONNREFUSED}
 			copy(report.Packet[:], "to 1\x00\x00\x00\x01: anybody?")
 			assert.Equal(t, []Refusal{report}, got)
 			assert.Empty(t, tx.Unreachable())
@@ -118,24 +119,25 @@ func FuzzErrorMessage(f *testing.F) {
 		e.header.Namelen = unix.SizeofSockaddrInet4
 		e.header.SetControllen(int(length))
 		copy(unsafe.Slice((*byte)(unsafe.Pointer(&e.control)), unsafe.Sizeof(e.control)), control)
-		e.portUnreachable()
+		e.unreachable()
 	})
 }
 
 func TestErrorMessages(t *testing.T) {
 	for name, c := range map[string]struct {
-		level, kind       int32
-		origin, typ, code uint8
-		want              bool
+		level, kind int32
+		origin      uint8
+		errno       syscall.Errno
+		want        bool
 	}{
-		"port":                {unix.SOL_IP, unix.IP_RECVERR, unix.SO_EE_ORIGIN_ICMP, 3, 3, true},
-		"port, IPv6":          {unix.SOL_IPV6, unix.IPV6_RECVERR, unix.SO_EE_ORIGIN_ICMP6, 1, 4, true},
-		"host":                {unix.SOL_IP, unix.IP_RECVERR, unix.SO_EE_ORIGIN_ICMP, 3, 1, false},
-		"too large":           {unix.SOL_IP, unix.IP_RECVERR, unix.SO_EE_ORIGIN_ICMP, 3, 4, false},
-		"no route, IPv6":      {unix.SOL_IPV6, unix.IPV6_RECVERR, unix.SO_EE_ORIGIN_ICMP6, 1, 0, false},
-		"of this host":        {unix.SOL_IP, unix.IP_RECVERR, unix.SO_EE_ORIGIN_LOCAL, 3, 3, false},
-		"other control data":  {unix.SOL_UDP, unix.UDP_GRO, unix.SO_EE_ORIGIN_ICMP, 3, 3, false},
-		"the other's numbers": {unix.SOL_IPV6, unix.IPV6_RECVERR, unix.SO_EE_ORIGIN_ICMP6, 3, 3, false},
+		"port":                    {unix.SOL_IP, unix.IP_RECVERR, unix.SO_EE_ORIGIN_ICMP, unix.ECONNREFUSED, true},
+		"port, IPv6":              {unix.SOL_IPV6, unix.IPV6_RECVERR, unix.SO_EE_ORIGIN_ICMP6, unix.ECONNREFUSED, true},
+		"host":                    {unix.SOL_IP, unix.IP_RECVERR, unix.SO_EE_ORIGIN_ICMP, unix.EHOSTUNREACH, true},
+		"network":                 {unix.SOL_IP, unix.IP_RECVERR, unix.SO_EE_ORIGIN_ICMP, unix.ENETUNREACH, true},
+		"administratively denied": {unix.SOL_IPV6, unix.IPV6_RECVERR, unix.SO_EE_ORIGIN_ICMP6, unix.EACCES, true},
+		"too large":               {unix.SOL_IP, unix.IP_RECVERR, unix.SO_EE_ORIGIN_ICMP, unix.EMSGSIZE, false},
+		"of this host":            {unix.SOL_IP, unix.IP_RECVERR, unix.SO_EE_ORIGIN_LOCAL, unix.ECONNREFUSED, false},
+		"other control data":      {unix.SOL_UDP, unix.UDP_GRO, unix.SO_EE_ORIGIN_ICMP, unix.ECONNREFUSED, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var e errorQueue
@@ -149,14 +151,18 @@ func TestErrorMessages(t *testing.T) {
 			h.Level, h.Type = c.level, c.kind
 			h.SetLen(unix.CmsgLen(extendedErrorBytes))
 			x := (*unix.SockExtendedErr)(unsafe.Add(b, at+unix.CmsgLen(0)))
-			x.Origin, x.Type, x.Code = c.origin, c.typ, c.code
+			x.Origin, x.Errno = c.origin, uint32(c.errno)
 			e.header.SetControllen(at + unix.CmsgSpace(extendedErrorBytes))
-			assert.Equal(t, c.want, e.portUnreachable())
+			want := c.errno
+			if !c.want {
+				want = 0
+			}
+			assert.Equal(t, want, e.unreachable())
 			e.header.SetControllen(at + unix.CmsgSpace(extendedErrorBytes) - 9)
-			assert.False(t, e.portUnreachable(), "cut short")
+			assert.Zero(t, e.unreachable(), "cut short")
 			e.header.Namelen = 0
 			e.header.SetControllen(at + unix.CmsgSpace(extendedErrorBytes))
-			assert.False(t, e.portUnreachable(), "without an address")
+			assert.Zero(t, e.unreachable(), "without an address")
 		})
 	}
 }

@@ -275,9 +275,13 @@ func (s *Socket) Leave(group netip.AddrPort) error {
 	return nil
 }
 
-// Refusal is the network's report, by ICMP, that nothing listens at a peer's port.
+// Refusal is the network's report, by ICMP, that nothing listens at a peer's port or that the peer's
+// host cannot be reached.
 type Refusal struct {
 	Peer netip.AddrPort
+	// Errno is what connect(2) of TCP fails with after such a report: ECONNREFUSED, or why the host cannot be
+	// reached: EHOSTUNREACH, ENETUNREACH or EACCES. These are reported of management datagrams only.
+	Errno syscall.Errno
 	// Packet is the beginning of the packet that was refused, if it was for queue pair 1: it has
 	// the transaction ID of the management datagram. What a report does not quote is zero.
 	Packet [quotedBytes]byte
