@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/await"
+	"github.com/verbena-rdma/verbena/internal/friend"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 )
@@ -127,7 +128,7 @@ func BenchmarkMayBlock(b *testing.B) {
 	e := drive(b)
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := e.MayBlock("wait"); err != nil {
+		if err := e.Friends(friend.Package{}).MayBlock("wait"); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"github.com/verbena-rdma/verbena/internal/friend"
 	"github.com/verbena-rdma/verbena/pe"
 )
 
@@ -70,7 +71,7 @@ func Post[T pe.Submittable](e *pe.Engine, alloc func() (T, error)) (*Pending, er
 
 // mayWait fails where a call must not wait, or need not begin.
 func mayWait(ctx context.Context, e *pe.Engine) error {
-	if err := e.MayBlock("wait for a task"); err != nil {
+	if err := e.Friends(friend.Package{}).MayBlock("wait for a task"); err != nil {
 		return err
 	}
 	if ctx.Err() != nil {

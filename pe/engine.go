@@ -30,8 +30,8 @@ type Config struct {
 
 // Engine is a progress engine: it drives contexts through their states and runs all callbacks. It
 // belongs to one goroutine at a time, which calls Progress or Run. While Run sleeps, it belongs to a
-// goroutine whose function Dispatch runs. Only Do, Dispatch, Done and MayBlock may be called from
-// any goroutine at any time.
+// goroutine whose function Dispatch runs. Only Do, Dispatch and Done may be called from any
+// goroutine at any time.
 type Engine struct {
 	log  zerolog.Logger
 	spin spin.Spin // decides how long Run polls before it sleeps
@@ -237,11 +237,6 @@ func (e *Engine) queued() bool {
 // Active is the number of contexts on the engine that are not Idle. It belongs to
 // the goroutine that drives the engine.
 func (e *Engine) Active() int { return e.active }
-
-// Draining reports whether Close, or a Run whose context has ended, is stopping all contexts:
-// a context that goes to Stopping now may have been cut short. It belongs to the goroutine
-// that drives the engine.
-func (e *Engine) Draining() bool { return e.draining }
 
 // InFlight is the number of tasks in flight on all contexts of the engine. It
 // belongs to the goroutine that drives the engine.

@@ -183,7 +183,7 @@ type DatagramPool struct{ taskPool }
 //
 // It is legal in Idle, Starting and Running. A pool that is made in Idle makes the queues at the
 // device larger (Config.SendQueueSize); tasks of one that is made later wait, in order, while
-// the queues are full. Its errors are those of pe.AddPool, ErrInvalid if a function is missing,
+// the queues are full. Its errors are those of backend.AddPool, ErrInvalid if a function is missing,
 // and the device's.
 func (c *Connections) Pool(n int, done func(*Task), failed func(*Task, error)) (*Pool, error) {
 	p := &Pool{}

@@ -8,6 +8,7 @@ import (
 	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/pe/backend"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -18,7 +19,7 @@ type WindowPool struct {
 }
 
 // WindowPool makes a pool of n memory windows. It is legal in Idle. Its errors are those of
-// pe.NewPool, and ErrNotSupported where the device lacks windows of type 2, or
+// backend.NewPool, and ErrNotSupported where the device lacks windows of type 2, or
 // invalidation (Capabilities.Windows).
 func (c *Connections) WindowPool(n int) (*WindowPool, error) {
 	const op = "make a pool of memory windows"
@@ -28,7 +29,7 @@ func (c *Connections) WindowPool(n int) (*WindowPool, error) {
 	if !c.set.caps.Windows {
 		return nil, fmt.Errorf("rdma: %s: %w by %s", op, ErrNotSupported, c.dev.Name())
 	}
-	tasks, err := pe.NewPool(c.control, "memory window", n,
+	tasks, err := backend.NewPool(c.control, "memory window", n,
 		func(w *Window) *pe.Task { return &w.task },
 		func(w *Window) {
 			w.ctx, w.place.Value = c, w
@@ -196,7 +197,7 @@ func (w *Window) beginRequest(op string, complete bool) error {
 
 // abortRequest ends a request that was not posted.
 func (w *Window) abortRequest(op string, err error) error {
-	w.ctx.control.Abort(&w.task)
+	w.ctx.control.End(&w.task)
 	return fmt.Errorf("rdma: %s: %w", op, err)
 }
 
