@@ -394,7 +394,7 @@ func TestListenerOtherFamily(t *testing.T) {
 		assert.Fail(t, "it was admitted")
 		return nil
 	}))
-	client := newProgram(t, must(oob.Parse(s.way())), oob.Config{Name: "client", Peer: "server"}, rdma.Config{Path: rdma.Path{GIDIndex: new(1)}})
+	client := newProgram(t, must(oob.Parse(s.way())), oob.Config{Name: "client", Peer: "server"}, rdma.Config{Path: rdma.PathConfig{GIDIndex: new(1)}})
 	client.rdma.OnStateChange(func(_, next pe.State) {
 		if next == pe.Starting {
 			client.peer.Connect(client.rdma, nil)

@@ -39,7 +39,7 @@ type Config struct {
 	// neither read nor do atomics.
 	Permissions mmap.Permission
 	// Path is the local address, and what packets carry.
-	Path Path
+	Path PathConfig
 
 	// MaxConnections is how many connections can exist at a time. Zero: 1.
 	MaxConnections int
@@ -104,8 +104,8 @@ type Config struct {
 	SilenceTimeout time.Duration
 }
 
-// Path is the local address that packets use, and the fields of their headers.
-type Path struct {
+// PathConfig is the local address that packets use, and the fields of their headers.
+type PathConfig struct {
 	// Port of the device, from 1. Zero: 1. Connections by address use the port that has the
 	// local address.
 	Port int
@@ -142,7 +142,7 @@ type DatagramsConfig struct {
 	// in it. Nil: the device's default.
 	PD verbs.PD
 	// Path is as in Config.
-	Path Path
+	Path PathConfig
 
 	// QKey is the Q_Key that a message must carry for the endpoint to accept it. Descriptors
 	// of endpoints contain it. A reply to a peer that is known only by its messages carries

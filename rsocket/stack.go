@@ -33,7 +33,7 @@ type Config struct {
 	Device verbs.Device
 	// Path is that of rdma.Config, for all connections of the Stack: the device's port, the address
 	// to dial from, and how packets are sent.
-	Path rdma.Path
+	Path rdma.PathConfig
 	// MaxConnections is how many connections can exist at a time, until all of their data has been
 	// sent after Close. Requests beyond it are rejected, and Dial fails with rdma.ErrFull. Zero:
 	// 16,384, on adapters 1,024, or what the device's completion queues or half of ReceiveMemory
