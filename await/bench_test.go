@@ -23,7 +23,7 @@ type writer struct {
 func newWriter(b *testing.B, n int) *writer {
 	w := &writer{rig: newRig(b)}
 	var err error
-	w.writes, err = w.a.Pool(n, pe.Done, pe.Failed)
+	w.writes, err = w.a.Pool(n, pe.TaskDone, pe.TaskFailed)
 	require.NoError(b, err)
 	w.connect(b)
 	b.ReportAllocs()

@@ -12,7 +12,7 @@ import (
 
 // Task allocates a task, submits it, waits until it has completed, and frees it. It
 // returns nil if the task has succeeded, and otherwise its error. The pool of the
-// task must have been made with pe.Done and pe.Failed; it may serve tasks with
+// task must have been made with pe.TaskDone and pe.TaskFailed; it may serve tasks with
 // callbacks too. The context of the task must be on the engine (ErrInvalid).
 //
 // alloc returns the task to be submitted. collect, which may be nil, is called when

@@ -83,7 +83,7 @@
 // allocated again.
 //
 // A pool has one callback for all of its tasks. To give each task its own callback, make the
-// pool with [Done] and [Failed], and submit the tasks with [SubmitOrFree].
+// pool with [TaskDone] and [TaskFailed], and submit the tasks with [SubmitOrFree].
 //
 // [Aggregate] and [OptimizeReports] trade delay for throughput; neither can make a task wait
 // for ever.

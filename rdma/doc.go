@@ -198,10 +198,10 @@
 // # A function for each task, and for all messages
 //
 // [Connections.Receive] takes all messages, in buffers of the context's own, and hands them to a
-// function. Tasks of a pool that is made with pe.Done and pe.Failed have functions of their own:
+// function. Tasks of a pool that is made with pe.TaskDone and pe.TaskFailed have functions of their own:
 //
 //	err := r.Receive(64, 4096, func(m *rdma.Message) { ... })
-//	tasks, err := r.Pool(16, pe.Done[*rdma.Task], pe.Failed[*rdma.Task])
+//	tasks, err := r.Pool(16, pe.TaskDone[*rdma.Task], pe.TaskFailed[*rdma.Task])
 //	...
 //	task, err := tasks.Send(conn, bufinv.Source(local, 0, 13))
 //	err = pe.SubmitOrFree(task, err, func(t *rdma.Task, err error) { ... })

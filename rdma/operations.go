@@ -177,7 +177,7 @@ type DatagramPool struct{ taskPool }
 
 // Pool makes a pool of n tasks, at most pe.MaxTasks. done is called for each task that
 // succeeds, and failed for each that fails, on the engine's goroutine, inside Progress; the
-// error is a *TaskError, except where buffers were changed in flight. With pe.Done and pe.Failed,
+// error is a *TaskError, except where buffers were changed in flight. With pe.TaskDone and pe.TaskFailed,
 // each task has a function of its own: see pe.SubmitOrFree. A context can have several pools,
 // with different callbacks.
 //

@@ -44,7 +44,7 @@ func (p *program) run(ctx context.Context, s *sample.Session) (err error) {
 	if err != nil {
 		return err
 	}
-	if p.Tasks, err = p.RDMA.Pool(64, pe.Done[*rdma.Task], pe.Failed[*rdma.Task]); err != nil {
+	if p.Tasks, err = p.RDMA.Pool(64, pe.TaskDone[*rdma.Task], pe.TaskFailed[*rdma.Task]); err != nil {
 		return err
 	}
 	p.Session = s

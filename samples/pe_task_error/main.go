@@ -57,7 +57,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	if err != nil {
 		return err
 	}
-	pool, err := r.Pool(writes, pe.Done, pe.Failed)
+	pool, err := r.Pool(writes, pe.TaskDone, pe.TaskFailed)
 	if err != nil {
 		return err
 	}

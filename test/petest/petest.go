@@ -99,9 +99,9 @@ func (b *asBackend) Progress() int {
 		n++
 		b.Control.End(&j.Task)
 		if j.Err == nil {
-			pe.Done(j)
+			pe.TaskDone(j)
 		} else {
-			pe.Failed(j, j.Err)
+			pe.TaskFailed(j, j.Err)
 		}
 	}
 	if b.State() == pe.Stopping && b.InFlight() == 0 {

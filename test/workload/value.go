@@ -33,7 +33,7 @@ func changes(times int, next func(uint64) uint64, newTask func(*rdma.Pool, *rdma
 		if e.local, err = mmap.Alloc(e.dev, 8, mmap.LocalReadWrite); err != nil {
 			return err
 		}
-		pool, err := e.rdma.Pool(1, pe.Done, pe.Failed)
+		pool, err := e.rdma.Pool(1, pe.TaskDone, pe.TaskFailed)
 		if err != nil {
 			return err
 		}
@@ -137,7 +137,7 @@ func (e *end) eventTask(ctx context.Context, alloc func(event *syncevent.Event) 
 
 // signals is the requester of sync events.
 func signals(ctx context.Context, e *end) error {
-	pool, err := e.rdma.Pool(depth*e.connections, pe.Done, pe.Failed)
+	pool, err := e.rdma.Pool(depth*e.connections, pe.TaskDone, pe.TaskFailed)
 	if err != nil {
 		return err
 	}
@@ -232,11 +232,11 @@ func counts(ctx context.Context, e *end) (err error) {
 	if e.events, err = syncevent.NewContext(syncevent.ContextConfig{Engine: e.engine}); err != nil {
 		return err
 	}
-	pool, err := e.rdma.Pool(1, pe.Done, pe.Failed)
+	pool, err := e.rdma.Pool(1, pe.TaskDone, pe.TaskFailed)
 	if err != nil {
 		return err
 	}
-	steps, err := e.events.Pool(1, pe.Done, pe.Failed)
+	steps, err := e.events.Pool(1, pe.TaskDone, pe.TaskFailed)
 	if err != nil {
 		return err
 	}
