@@ -76,7 +76,8 @@ func (m *Map) RKey() uint32 { return m.rkey }
 
 // Devices returns the devices that the Map can be used with: those it is registered with or,
 // for an imported Map, the device given to Import.
-func (m *Map) Devices() []verbs.Device {
+func (s forFriends) Devices() []verbs.Device {
+	m := s.Map
 	if m.remote {
 		return []verbs.Device{m.importedOn}
 	}

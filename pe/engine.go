@@ -13,13 +13,10 @@ import (
 	"github.com/verbena-rdma/verbena/internal/spin"
 )
 
-// DefaultSpin is how long Run spins at most before it sleeps when Config does not say.
-const DefaultSpin = spin.Default
-
 // Config configures an Engine. The zero value is usable.
 type Config struct {
 	// Spin is how long Run keeps polling after the last event before it sleeps. Zero: for
-	// DefaultSpin while recent events came soon after Run had gone idle, and otherwise not at
+	// 50 µs while recent events came soon after Run had gone idle, and otherwise not at
 	// all, nor on a single processor. Negative: it sleeps at once.
 	Spin time.Duration
 	// Log receives what the engine and its contexts report: changes of contexts and connections
@@ -71,7 +68,7 @@ type change struct {
 func New(cfg Config) *Engine {
 	e := &Engine{log: cfg.Log, spin: spin.Fixed(cfg.Spin)}
 	if cfg.Spin == 0 {
-		e.spin = spin.New(DefaultSpin)
+		e.spin = spin.New(spin.Default)
 	}
 	e.slice.epoch = time.Now()
 	e.notifier.init()

@@ -85,7 +85,7 @@
 //   - The peer closes the connection, or stops its context. When its posted tasks are done, it
 //     writes a disconnect notice into 8 bytes of this end's memory that are reserved for that.
 //     The connection is then Closed here too, with ErrPeerClosed. If both devices report writes
-//     to these bytes (verbs.WatchableMR), as software devices do, this end completes the tasks
+//     to these bytes (optional.WatchableMR), as software devices do, this end completes the tasks
 //     that it has posted, and answers with its own notice. The peer serves the tasks meanwhile,
 //     so that a lost acknowledgement fails no task. Adapters do not report such writes: then the
 //     tasks are flushed, even one that has arrived and whose acknowledgement was lost. The

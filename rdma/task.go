@@ -265,7 +265,7 @@ func (r *Task) room() int {
 	if r.appends {
 		return r.local.ListRoom()
 	}
-	return r.local.ListEmptiedRoom()
+	return r.local.Friends(friend.Package{}).ListEmptiedRoom()
 }
 
 // drop releases the buffers and the event of a freed task.

@@ -82,8 +82,8 @@ type Config struct {
 
 // Limits of Config.ReceiveBuffer and SendBuffer.
 const (
-	MinBuffer = 64 << 10
-	MaxBuffer = 256 << 20
+	minBuffer = 64 << 10
+	maxBuffer = 256 << 20
 )
 
 const defaultBacklog = 1024
@@ -98,8 +98,8 @@ func (c *Config) complete() error {
 		return fmt.Errorf("%w: Config.Device is missing; open one with package device, or use the functions Listen and Dial", ErrInvalid)
 	case min(c.MaxConnections, c.ReceiveMemory, c.SendMemory, c.Backlog) < 0:
 		return fmt.Errorf("%w: MaxConnections is %d, ReceiveMemory is %d bytes, SendMemory is %d bytes and Backlog is %d; none may be negative", ErrRange, c.MaxConnections, c.ReceiveMemory, c.SendMemory, c.Backlog)
-	case min(c.ReceiveBuffer, c.SendBuffer) < MinBuffer || max(c.ReceiveBuffer, c.SendBuffer) > MaxBuffer:
-		return fmt.Errorf("%w: ReceiveBuffer is %d bytes and SendBuffer is %d; each must be %d to %d", ErrRange, c.ReceiveBuffer, c.SendBuffer, MinBuffer, MaxBuffer)
+	case min(c.ReceiveBuffer, c.SendBuffer) < minBuffer || max(c.ReceiveBuffer, c.SendBuffer) > maxBuffer:
+		return fmt.Errorf("%w: ReceiveBuffer is %d bytes and SendBuffer is %d; each must be %d to %d", ErrRange, c.ReceiveBuffer, c.SendBuffer, minBuffer, maxBuffer)
 	case c.SilenceTimeout < 0:
 		return fmt.Errorf("%w: SilenceTimeout is %v; it must be positive, or zero for two minutes", ErrRange, c.SilenceTimeout)
 	case c.KeepAlive < 0 && c.KeepAlive != None || c.Linger < 0 && c.Linger != None:

@@ -9,6 +9,7 @@ import (
 	"math"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"github.com/verbena-rdma/verbena/await"
@@ -222,7 +223,7 @@ func waits(ctx context.Context, e *end) (err error) {
 // that the peer has added, -n times. The requester makes each step before the responder. A lost
 // step stops both; a repeated one is an error.
 func counts(ctx context.Context, e *end) (err error) {
-	cfg := syncevent.Config{Publishers: syncevent.PublishRemote, PollInterval: syncevent.MinPollInterval}
+	cfg := syncevent.Config{Publishers: syncevent.PublishRemote, PollInterval: 50 * time.Microsecond}
 	if !e.requester { // it sets its own event at the end
 		cfg.Publishers, cfg.NeverConcurrent = syncevent.PublishRemote|syncevent.PublishLocal, true
 	}
