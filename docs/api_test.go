@@ -179,7 +179,7 @@ var firstTypes = map[string][]string{
 	"mmap":         {"Map"},
 	"pe":           {"Core", "Engine", "StateError"},
 	"pe/backend":   {"Backend"},
-	"rdma":         {"Connection", "Context", "ReceiveTask", "SubmitAll", "TaskError"},
+	"rdma":         {"Connection", "Context", "Pool", "ReceiveTask", "SubmitAll", "TaskError"},
 	"soft":         {"Config", "Device"},
 	"syncevent":    {"Context", "Event"},
 	"verbs":        {"QP"},

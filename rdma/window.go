@@ -69,7 +69,8 @@ func (p *WindowPool) Alloc(conn *Connection) (*Window, error) {
 // Window is a memory window of type 2 (IBTA 10.6.7, ibv_alloc_mw(3)). It lends part of a
 // memory map to the peer of one connection, with its own permissions, and can take it back at
 // once. Nobody else can use it, even with its key. The peer imports what Export returns with
-// mmap.Import, and uses it as any memory map.
+// mmap.Import, and uses it as any memory map. The map that is lent needs mmap.BindWindows, and need not
+// grant anything to peers. Bind and Invalidate run in order with the tasks of the connection.
 //
 // After a window was taken back, requests of the peer that use it fail, and so does the
 // connection. So a trusted peer should report that it is done, or invalidate the window itself
