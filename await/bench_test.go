@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/await"
+	"github.com/verbena-rdma/verbena/internal/friend"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 )
@@ -22,7 +23,7 @@ type writer struct {
 func newWriter(b *testing.B, n int) *writer {
 	w := &writer{rig: newRig(b)}
 	var err error
-	w.writes, err = w.a.Pool(n, pe.Done, pe.Failed)
+	w.writes, err = w.a.Pool(n, pe.TaskDone, pe.TaskFailed)
 	require.NoError(b, err)
 	w.connect(b)
 	b.ReportAllocs()
@@ -127,7 +128,7 @@ func BenchmarkMayBlock(b *testing.B) {
 	e := drive(b)
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := e.MayBlock("wait"); err != nil {
+		if err := e.Friends(friend.Package{}).MayBlock("wait"); err != nil {
 			b.Fatal(err)
 		}
 	}

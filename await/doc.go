@@ -13,7 +13,7 @@
 // [Func] runs a function on the engine's goroutine, for everything else that belongs there,
 // such as exporting, connecting and making peers. [State], [Start] and [Stop] wait for states,
 // a [Receiver] for messages. The package is built on the callbacks of pe and rdma, and one
-// program can use both. Pools made with pe.Done and pe.Failed serve both, and also graphs
+// program can use both. Pools made with pe.TaskDone and pe.TaskFailed serve both, and also graphs
 // (package graph), whose instances are tasks too.
 //
 // # Giving up

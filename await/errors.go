@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/verbena-rdma/verbena/internal/errs"
+	"github.com/verbena-rdma/verbena/internal/friend"
 	"github.com/verbena-rdma/verbena/pe"
 )
 
@@ -82,7 +83,7 @@ func (p *Pending) Wait(ctx context.Context) error {
 		return p.err
 	default:
 	}
-	if err := p.engine.MayBlock("wait for a task"); err != nil {
+	if err := p.engine.Friends(friend.Package{}).MayBlock("wait for a task"); err != nil {
 		return err
 	}
 	if _, ok := wait(ctx, p.engine, p.done); !ok {

@@ -64,7 +64,7 @@ func ExampleState() {
 // are no different.
 func ExampleTask() {
 	c, stop := events()
-	adds, err := c.Pool(1, pe.Done, pe.Failed)
+	adds, err := c.Pool(1, pe.TaskDone, pe.TaskFailed)
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"github.com/verbena-rdma/verbena/internal/friend"
 	"github.com/verbena-rdma/verbena/pe"
 )
 
@@ -22,7 +23,7 @@ func Func(ctx context.Context, e *pe.Engine, f func() error) error {
 	if e == nil || f == nil {
 		return fmt.Errorf("await: run a function: %w: the engine or the function is nil", ErrInvalid)
 	}
-	if err := e.MayBlock("wait for a function"); err != nil {
+	if err := e.Friends(friend.Package{}).MayBlock("wait for a function"); err != nil {
 		return err
 	}
 	if ctx.Err() != nil {

@@ -21,33 +21,33 @@ import (
 // the call returns a *Pending, and the buffers remain in use: see the package comment. Other
 // errors are those of the task, of its allocation and of its submission; if a connection or a
 // context has ended, they match the reason.
-func Send[T Target](ctx context.Context, to T, src *bufinv.Buf) error {
+func Send[T Remote](ctx context.Context, to T, src *bufinv.Buf) error {
 	_, err := operate(ctx, to, operands{op: rdma.OpSend, local: src})
 	return err
 }
 
 // SendImm is Send with 32 bits of immediate data.
-func SendImm[T Target](ctx context.Context, to T, src *bufinv.Buf, imm uint32) error {
+func SendImm[T Remote](ctx context.Context, to T, src *bufinv.Buf, imm uint32) error {
 	_, err := operate(ctx, to, operands{op: rdma.OpSendImm, local: src, imm: imm})
 	return err
 }
 
 // Read reads the data of src, memory of the peer, into dst, a list, which is emptied first,
 // and waits for it.
-func Read[T Target](ctx context.Context, to T, src, dst *bufinv.Buf) error {
+func Read[T Remote](ctx context.Context, to T, src, dst *bufinv.Buf) error {
 	_, err := operate(ctx, to, operands{op: rdma.OpRead, local: dst, remote: src})
 	return err
 }
 
 // Write writes the data of src, a list, to the room of dst, memory of the peer, and waits
 // until the peer's device has it.
-func Write[T Target](ctx context.Context, to T, src, dst *bufinv.Buf) error {
+func Write[T Remote](ctx context.Context, to T, src, dst *bufinv.Buf) error {
 	_, err := operate(ctx, to, operands{op: rdma.OpWrite, local: src, remote: dst})
 	return err
 }
 
 // WriteImm is Write with 32 bits of immediate data, which take a receive at the peer.
-func WriteImm[T Target](ctx context.Context, to T, src, dst *bufinv.Buf, imm uint32) error {
+func WriteImm[T Remote](ctx context.Context, to T, src, dst *bufinv.Buf, imm uint32) error {
 	_, err := operate(ctx, to, operands{op: rdma.OpWriteImm, local: src, remote: dst, imm: imm})
 	return err
 }
@@ -95,7 +95,7 @@ func newOperation() any {
 }
 
 // operate runs one operation, and returns the original value of an atomic.
-func operate[T Target](ctx context.Context, to T, with operands) (original uint64, err error) {
+func operate[T Remote](ctx context.Context, to T, with operands) (original uint64, err error) {
 	defer func() {
 		_ = with.local.Free() // the error of the task says more
 		_ = with.remote.Free()
@@ -175,13 +175,13 @@ func newContextPool[P any]() any { return &contextPool[P]{} }
 func poolOf[P any](attached any, create func(int, func(*rdma.Task), func(*rdma.Task, error)) (*P, error)) (p *P, err error) {
 	c := attached.(*contextPool[P])
 	if c.pool == nil {
-		c.pool, err = create(poolTasks, pe.Done[*rdma.Task], pe.Failed[*rdma.Task])
+		c.pool, err = create(poolTasks, pe.TaskDone[*rdma.Task], pe.TaskFailed[*rdma.Task])
 	}
 	return c.pool, err
 }
 
 // allocate allocates a task of an operation that connections and peers have.
-func allocate[T Target](p pool[T], to T, with *operands) (*rdma.Task, error) {
+func allocate[T Remote](p pool[T], to T, with *operands) (*rdma.Task, error) {
 	switch with.op {
 	case rdma.OpSend:
 		return p.Send(to, with.local)
@@ -214,13 +214,13 @@ func (o *operation) hold() error {
 	return err
 }
 
-// Target is where an operation goes: a connection, or a peer of a context of datagrams.
-type Target interface {
+// Remote is the other end of an operation: a connection, or a peer of a context of datagrams.
+type Remote interface {
 	*rdma.Connection | *rdma.Peer
 }
 
 // pool is a pool of tasks for targets of type T.
-type pool[T Target] interface {
+type pool[T Remote] interface {
 	Send(to T, src *bufinv.Buf) (*rdma.Task, error)
 	SendImm(to T, src *bufinv.Buf, imm uint32) (*rdma.Task, error)
 	Read(to T, src, dst *bufinv.Buf) (*rdma.Task, error)
@@ -228,7 +228,7 @@ type pool[T Target] interface {
 	WriteImm(to T, src, dst *bufinv.Buf, imm uint32) (*rdma.Task, error)
 }
 
-func contextOf[T Target](to T) rdma.Context {
+func contextOf[T Remote](to T) rdma.Context {
 	if conn, ok := any(to).(*rdma.Connection); ok {
 		return conn.Context()
 	}

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/internal/friend"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
@@ -175,7 +176,7 @@ func (r *Receiver) begin() error {
 
 func (r *Receiver) acquire() error {
 	if e := r.ctx.Engine(); e != nil {
-		if err := e.MayBlock("wait for messages"); err != nil {
+		if err := e.Friends(friend.Package{}).MayBlock("wait for messages"); err != nil {
 			return err
 		}
 	}

@@ -33,11 +33,11 @@ func newReceiverRig(t testing.TB, n, size int) *receiverRig {
 	i.rx, err = await.NewReceiver(i.b, n, size)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, i.rx.Close()) })
-	i.sends, err = i.a.Pool(4, pe.Done, pe.Failed)
+	i.sends, err = i.a.Pool(4, pe.TaskDone, pe.TaskFailed)
 	require.NoError(t, err)
-	i.plain, err = i.a.Pool(4, pe.Done, pe.Failed)
+	i.plain, err = i.a.Pool(4, pe.TaskDone, pe.TaskFailed)
 	require.NoError(t, err)
-	i.writes, err = i.a.Pool(4, pe.Done, pe.Failed)
+	i.writes, err = i.a.Pool(4, pe.TaskDone, pe.TaskFailed)
 	require.NoError(t, err)
 	return i
 }
@@ -317,7 +317,7 @@ func (i *receiverRig) connectAgain(t *testing.T) {
 // A write that was given up keeps its buffers until the peer has it.
 func TestWriteGivenUp(t *testing.T) {
 	r := newRig(t)
-	writes, err := r.a.Pool(1, pe.Done, pe.Failed)
+	writes, err := r.a.Pool(1, pe.TaskDone, pe.TaskFailed)
 	require.NoError(t, err)
 	r.connect(t)
 	const size = memorySize

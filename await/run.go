@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/pe/backend"
 )
 
 // Run drives an engine until ctx ends, even while every context is Idle. It is for programs
@@ -17,7 +18,7 @@ func Run(ctx context.Context, e *pe.Engine) (err error) {
 		return fmt.Errorf("await: run: %w: no engine is given", ErrInvalid)
 	}
 	k := &keepAlive{}
-	k.Core, k.control = pe.NewCore("await.Run", (*keepAliveBackend)(k))
+	k.Core, k.control = backend.New("await.Run", (*keepAliveBackend)(k))
 	if err := e.Connect(k); err != nil {
 		return err
 	}
@@ -37,7 +38,7 @@ func Run(ctx context.Context, e *pe.Engine) (err error) {
 // Run from returning.
 type keepAlive struct {
 	*pe.Core
-	control *pe.Control
+	control backend.Control
 }
 
 type keepAliveBackend keepAlive

@@ -8,19 +8,6 @@ import (
 	"github.com/verbena-rdma/verbena/pe"
 )
 
-// Context is a context of an engine: anything that embeds a *pe.Core, which has all of
-// these methods.
-type Context interface {
-	pe.Context
-	Name() string                                    // see pe.Core.Name
-	Engine() *pe.Engine                              // see pe.Core.Engine
-	State() pe.State                                 // see pe.Core.State
-	Err() error                                      // see pe.Core.Err
-	Start() error                                    // see pe.Core.Start
-	Stop() error                                     // see pe.Core.Stop
-	Watch(f func(prev, next pe.State)) (stop func()) // see pe.Core.Watch
-}
-
 // State waits until a context is in a state or the change to that state is reported,
 // whichever is first. In the second case the program's own function for changes of
 // state (OnStateChange) has run for it.
@@ -29,24 +16,24 @@ type Context interface {
 // when the context goes back to Idle. If ctx ends, the error matches its cause.
 // Without an engine it fails with pe.ErrNotConnected. State may be called from any
 // goroutine but the engine's (pe.ErrReentrant).
-func State(ctx context.Context, c Context, want pe.State) error {
-	return watch(ctx, c, want, fmt.Sprintf("wait for %v", want), func(Context) error { return nil })
+func State(ctx context.Context, c pe.Context, want pe.State) error {
+	return watch(ctx, c, want, fmt.Sprintf("wait for %v", want), func(pe.Context) error { return nil })
 }
 
 // Start starts a context, and waits until it is Running, as State does. Its errors are
 // those of pe.Core.Start and State. If ctx ends first, the context goes on starting.
-func Start(ctx context.Context, c Context) error {
-	return watch(ctx, c, pe.Running, "start", Context.Start)
+func Start(ctx context.Context, c pe.Context) error {
+	return watch(ctx, c, pe.Running, "start", pe.Context.Start)
 }
 
 // Stop stops a context, and waits until it is Idle: until all of its tasks have
 // come back and been freed. If ctx ends first, the context goes on stopping.
-func Stop(ctx context.Context, c Context) error {
-	return watch(ctx, c, pe.Idle, "stop", Context.Stop)
+func Stop(ctx context.Context, c pe.Context) error {
+	return watch(ctx, c, pe.Idle, "stop", pe.Context.Stop)
 }
 
 // watch runs begin on the engine's goroutine and waits for the state.
-func watch(ctx context.Context, c Context, want pe.State, op string, begin func(Context) error) error {
+func watch(ctx context.Context, c pe.Context, want pe.State, op string, begin func(pe.Context) error) error {
 	if c == nil {
 		return fmt.Errorf("await: %s: %w: no context is given", op, ErrInvalid)
 	}
@@ -76,7 +63,7 @@ func watch(ctx context.Context, c Context, want pe.State, op string, begin func(
 
 // watcher waits for a state, on the engine's goroutine.
 type watcher struct {
-	c    Context
+	c    pe.Context
 	want pe.State
 	op   string
 	stop func()

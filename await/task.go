@@ -6,12 +6,13 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"github.com/verbena-rdma/verbena/internal/friend"
 	"github.com/verbena-rdma/verbena/pe"
 )
 
 // Task allocates a task, submits it, waits until it has completed, and frees it. It
 // returns nil if the task has succeeded, and otherwise its error. The pool of the
-// task must have been made with pe.Done and pe.Failed; it may serve tasks with
+// task must have been made with pe.TaskDone and pe.TaskFailed; it may serve tasks with
 // callbacks too. The context of the task must be on the engine (ErrInvalid).
 //
 // alloc returns the task to be submitted. collect, which may be nil, is called when
@@ -70,7 +71,7 @@ func Post[T pe.Submittable](e *pe.Engine, alloc func() (T, error)) (*Pending, er
 
 // mayWait fails where a call must not wait, or need not begin.
 func mayWait(ctx context.Context, e *pe.Engine) error {
-	if err := e.MayBlock("wait for a task"); err != nil {
+	if err := e.Friends(friend.Package{}).MayBlock("wait for a task"); err != nil {
 		return err
 	}
 	if ctx.Err() != nil {

@@ -28,3 +28,12 @@ func (s forFriends) Version() uint64 {
 	}
 	return usedVersion + b.version
 }
+
+// ListEmptiedRoom is the ListRoom that there would be after Empty.
+func (s forFriends) ListEmptiedRoom() int {
+	n := 0
+	for e := s.elements(); e != nil; e = e.next {
+		n = addSizes(n, e.size-e.dataOff)
+	}
+	return n
+}

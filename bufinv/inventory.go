@@ -61,6 +61,7 @@ func (i *Inventory) Close() error {
 }
 
 // Source makes a Buf of n bytes of m from offset off, all of them data, for a task to read.
+// mmap.Map.Find has the offset of a slice of the memory.
 // Its errors, which are in the Buf, match ErrExhausted, ErrRange (a source with no data
 // included), ErrInvalid, ErrClosed and those of mmap.
 func (i *Inventory) Source(m *mmap.Map, off, n int) *Buf {

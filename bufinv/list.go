@@ -138,15 +138,6 @@ func (b *Buf) ListRoom() int {
 	return n
 }
 
-// ListEmptiedRoom is the ListRoom that there would be after Empty.
-func (b *Buf) ListEmptiedRoom() int {
-	n := 0
-	for e := b.elements(); e != nil; e = e.next {
-		n = addSizes(n, e.size-e.dataOff)
-	}
-	return n
-}
-
 // AppendBytes appends the data from b to the end of its list to dst. It skips elements in
 // memory of a peer or of a dma-buf.
 func (b *Buf) AppendBytes(dst []byte) []byte {

@@ -8,13 +8,13 @@ import (
 	"github.com/verbena-rdma/verbena/internal/wirecode"
 )
 
-// MaxName is the largest length of a program's name in a Bundle, in bytes.
-const MaxName = 255
+// maxName is the largest length of a program's name in a Bundle, in bytes.
+const maxName = 255
 
 // Bundle is what one program sends another as a single descriptor: any number of descriptors,
 // in order, and bytes of the program's own. All of it together takes at most MaxPayload bytes.
 type Bundle struct {
-	From string // name of the sending program: 1 to MaxName bytes of printable UTF-8
+	From string // name of the sending program: 1 to maxName bytes of printable UTF-8
 	To   string // name of the receiving program, likewise
 
 	// Connections are descriptors of connections. In this and the other lists, Encode
@@ -132,8 +132,8 @@ func (b *Bundle) decode(c *wirecode.Coder) error {
 
 // checkName refuses unprintable names, because names appear in errors and logs.
 func checkName(name string) error {
-	if name == "" || len(name) > MaxName || !utf8.ValidString(name) {
-		return fmt.Errorf("%w: %.40q is not a valid program name; use 1 to %d bytes of UTF-8", ErrFormat, name, MaxName)
+	if name == "" || len(name) > maxName || !utf8.ValidString(name) {
+		return fmt.Errorf("%w: %.40q is not a valid program name; use 1 to %d bytes of UTF-8", ErrFormat, name, maxName)
 	}
 	for _, r := range name {
 		if !unicode.IsPrint(r) {

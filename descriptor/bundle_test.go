@@ -65,7 +65,7 @@ func TestBundleRefuses(t *testing.T) {
 	}{
 		"no sender":            {func(b *Bundle) { b.From = "" }, ErrFormat},
 		"no addressee":         {func(b *Bundle) { b.To = "" }, ErrFormat},
-		"long name":            {func(b *Bundle) { b.To = strings.Repeat("x", MaxName+1) }, ErrFormat},
+		"long name":            {func(b *Bundle) { b.To = strings.Repeat("x", maxName+1) }, ErrFormat},
 		"name of control":      {func(b *Bundle) { b.From = "a\x1b[2J" }, ErrFormat},
 		"name of no UTF-8":     {func(b *Bundle) { b.From = "\xff" }, ErrFormat},
 		"connection as map":    {func(b *Bundle) { b.Maps = b.Connections }, ErrKind},

@@ -34,17 +34,17 @@ func (k Kind) String() string {
 
 func (k Kind) known() bool { return int(k) < len(kindNames) && kindNames[k] != "" }
 
-// Sizes and the version.
+// Sizes.
 const (
-	Version    = 2                   // the version written, and the only one read
 	MaxPayload = wirecode.MaxPayload // most bytes of payload in one descriptor
 	MaxFile    = 64 << 10            // most bytes of text or binary that readers accept
 )
 
 const (
-	magic      = "VRBN"
-	headerSize = len(magic) + 1 + 1 + 4
-	sumSize    = 4
+	magic         = "VRBN"
+	formatVersion = 2 // the version written, and the only one read
+	headerSize    = len(magic) + 1 + 1 + 4
+	sumSize       = 4
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -62,7 +62,7 @@ func Encode(kind Kind, payload []byte) ([]byte, error) {
 	}
 	b := make([]byte, 0, headerSize+len(payload)+sumSize)
 	b = append(b, magic...)
-	b = append(b, Version, byte(kind))
+	b = append(b, formatVersion, byte(kind))
 	b = binary.BigEndian.AppendUint32(b, uint32(len(payload)))
 	b = append(b, payload...)
 	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli)), nil
@@ -120,9 +120,9 @@ func parseBinary(b []byte) (Kind, []byte, error) {
 			ErrTruncated, len(b), headerSize)
 	}
 	version, kind := b[len(magic)], Kind(b[len(magic)+1])
-	if version != Version {
+	if version != formatVersion {
 		return 0, nil, fmt.Errorf("%w: it has version %d, this program reads version %d; run the same release of Verbena on both ends",
-			ErrVersion, version, Version)
+			ErrVersion, version, formatVersion)
 	}
 	size := binary.BigEndian.Uint32(b[headerSize-4:])
 	if size > MaxPayload {

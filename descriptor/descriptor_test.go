@@ -97,15 +97,15 @@ func TestDecodeErrors(t *testing.T) {
 		"two binary ones":           {whole + whole, ErrTrailing},
 		"other content":             {"ELF and so on", ErrFormat},
 		"other short content":       {"x", ErrFormat},
-		"newer version":             {string(withSum(Version+1, Connection, 5, "hello")), ErrVersion},
+		"newer version":             {string(withSum(formatVersion+1, Connection, 5, "hello")), ErrVersion},
 		"version zero":              {string(withSum(0, Connection, 5, "hello")), ErrVersion},
-		"kind zero":                 {string(withSum(Version, 0, 5, "hello")), ErrKind},
-		"unknown kind":              {string(withSum(Version, 77, 5, "hello")), ErrKind},
-		"another kind":              {string(withSum(Version, MemoryMap, 5, "hello")), ErrKind},
-		"length too big":            {string(withSum(Version, Connection, MaxPayload+1, "hello")), ErrTooBig},
-		"length of all ones":        {string(withSum(Version, Connection, -1, "hello")), ErrTooBig},
-		"length above what follows": {string(withSum(Version, Connection, 6, "hello")), ErrTruncated},
-		"length below what follows": {string(withSum(Version, Connection, 4, "hello")), ErrTrailing},
+		"kind zero":                 {string(withSum(formatVersion, 0, 5, "hello")), ErrKind},
+		"unknown kind":              {string(withSum(formatVersion, 77, 5, "hello")), ErrKind},
+		"another kind":              {string(withSum(formatVersion, MemoryMap, 5, "hello")), ErrKind},
+		"length too big":            {string(withSum(formatVersion, Connection, MaxPayload+1, "hello")), ErrTooBig},
+		"length of all ones":        {string(withSum(formatVersion, Connection, -1, "hello")), ErrTooBig},
+		"length above what follows": {string(withSum(formatVersion, Connection, 6, "hello")), ErrTruncated},
+		"length below what follows": {string(withSum(formatVersion, Connection, 4, "hello")), ErrTrailing},
 		"payload changed":           {strings.Replace(whole, "hello", "jello", 1), ErrChecksum},
 		"no END line":               {lines[0] + "\n" + lines[1], ErrTruncated},
 		"BEGIN line alone":          {lines[0], ErrTruncated},
@@ -190,7 +190,7 @@ func TestArmorSurvivesPasting(t *testing.T) {
 }
 
 func TestArmorOfOtherBytesIsRefused(t *testing.T) {
-	for _, b := range [][]byte{nil, []byte("not one"), withSum(Version+1, Connection, 0, ""), withSum(Version, 99, 0, "")} {
+	for _, b := range [][]byte{nil, []byte("not one"), withSum(formatVersion+1, Connection, 0, ""), withSum(formatVersion, 99, 0, "")} {
 		_, _, err := Parse([]byte(Armor(b)))
 		assert.ErrorIs(t, err, ErrKind)
 	}

@@ -9,14 +9,14 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// backend implements pe.Backend for a Context.
-type backend struct{ c *Context }
+// asBackend implements backend.Backend for a Context.
+type asBackend struct{ c *Context }
 
 // Host is the machine of the device, which the engine asks for.
-func (b backend) Host() host.Host { return host.Of(b.c.dev) }
+func (b asBackend) Host() host.Host { return host.Of(b.c.dev) }
 
-// Start implements pe.Backend.
-func (b backend) Start() (bool, error) {
+// Start implements backend.Backend.
+func (b asBackend) Start() (bool, error) {
 	c := b.c
 	if err := c.acquire(); err != nil {
 		return false, errors.Join(err, c.release())
@@ -93,8 +93,8 @@ func (c *Context) release() error {
 	return errors.Join(errs...)
 }
 
-// Progress implements pe.Backend.
-func (b backend) Progress() int {
+// Progress implements backend.Backend.
+func (b asBackend) Progress() int {
 	c := b.c
 	c.inside = true
 	defer c.leave()
@@ -120,10 +120,10 @@ func (b backend) Progress() int {
 func (c *Context) leave() { c.inside = false }
 
 // Sleeper is where the engine can sleep: see lane.Group.Sleeper.
-func (b backend) Sleeper() host.Sleeper { return b.c.lanes.Sleeper() }
+func (b asBackend) Sleeper() host.Sleeper { return b.c.lanes.Sleeper() }
 
-// Arm implements pe.Backend.
-func (b backend) Arm() bool {
+// Arm implements backend.Backend.
+func (b asBackend) Arm() bool {
 	c := b.c
 	if c.lanes.HasWork() || c.finished() != nil || c.postable() || c.events.Pending() ||
 		c.settled {
@@ -139,8 +139,8 @@ func (b backend) Arm() bool {
 	return armed
 }
 
-// Stop implements pe.Backend.
-func (b backend) Stop() {
+// Stop implements backend.Backend.
+func (b asBackend) Stop() {
 	c := b.c
 	c.phase, c.ended = phaseDraining, true
 	if err := c.lane.Shut(); err != nil {
@@ -149,8 +149,8 @@ func (b backend) Stop() {
 	c.poke()
 }
 
-// Idle implements pe.Backend.
-func (b backend) Idle() {
+// Idle implements backend.Backend.
+func (b asBackend) Idle() {
 	if err := b.c.release(); err != nil {
 		b.c.control.Log().Warn().Err(err).Msg("failed to release the device's resources")
 	}

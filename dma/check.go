@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/internal/friend"
 	"github.com/verbena-rdma/verbena/mmap"
 )
 
@@ -37,7 +38,7 @@ func (c *Context) check(src, dst *bufinv.Buf, appends bool) (int, error) {
 	case dst.Err() != nil:
 		return 0, fmt.Errorf("the destination: %w", dst.Err())
 	}
-	n, room, advice := src.ListDataLen(), dst.ListEmptiedRoom(), "use a larger one"
+	n, room, advice := src.ListDataLen(), dst.Friends(friend.Package{}).ListEmptiedRoom(), "use a larger one"
 	if appends {
 		room, advice = dst.ListRoom(), "call SetAppend(false), or empty it"
 	}

@@ -6,13 +6,14 @@ import (
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/pe/backend"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // Context copies memory. An engine drives it (package pe).
 type Context struct {
 	*pe.Core
-	control *pe.Control
+	control backend.Control
 	dev     verbs.Device
 	set     *settings
 	tasks   int // in the pools
@@ -65,7 +66,7 @@ func New(dev verbs.Device, cfg Config) (*Context, error) {
 		return nil, fmt.Errorf("dma: make a context: %w", err)
 	}
 	c := &Context{dev: dev, set: set}
-	c.Core, c.control = pe.NewCore(set.Name, backend{c})
+	c.Core, c.control = backend.New(set.Name, asBackend{c})
 	c.lanes.Limit(lane.DefaultLimit, c.control.Wake)
 	if cfg.Engine != nil {
 		if err := cfg.Engine.Connect(c); err != nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/verbena-rdma/verbena/internal/friend"
 	"github.com/verbena-rdma/verbena/internal/profiling"
 	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/pe/backend"
 )
 
 // CopyPool is a pool of copies.
@@ -21,7 +22,7 @@ type CopyPool struct {
 // CopyTask copies memory. The package comment says what it may copy.
 type CopyTask struct {
 	pe.Task
-	control  *pe.Control
+	control  backend.Control
 	pool     *CopyPool
 	place    fifo.Node[*CopyTask] // in the list of submitted tasks
 	src, dst *bufinv.Buf
@@ -40,13 +41,13 @@ type CopyTask struct {
 
 // CopyPool makes a pool of n copies. done and failed run on the engine's goroutine,
 // inside Progress; the error is a *TaskError, except where the buffers were changed in
-// flight. It is legal in Idle. Its errors are those of pe.NewPool, and ErrInvalid.
+// flight. It is legal in Idle. Its errors are those of backend.NewPool, and ErrInvalid.
 func (c *Context) CopyPool(n int, done func(*CopyTask), failed func(*CopyTask, error)) (*CopyPool, error) {
 	if done == nil || failed == nil {
 		return nil, fmt.Errorf("dma: make a pool of copies: %w: give a function for tasks that succeed and one for tasks that fail", ErrInvalid)
 	}
 	p := &CopyPool{ctx: c, done: done, failed: failed}
-	tasks, err := pe.NewPool(c.control, "copy", n,
+	tasks, err := backend.NewPool(c.control, "copy", n,
 		func(t *CopyTask) *pe.Task { return &t.Task },
 		func(t *CopyTask) { t.control, t.pool, t.place.Value = c.control, p, t },
 		func(t *CopyTask) { _ = t.drop() })
@@ -97,7 +98,7 @@ func freeAll(bufs ...*bufinv.Buf) {
 // been called. It checks the buffers as Alloc does, and allocates nothing. If it fails, the
 // task remains the caller's, with the data in its destination. Errors match those of Alloc for
 // the buffers, and pe.ErrBadState, pe.ErrInUse and pe.ErrFreed.
-func (t *CopyTask) Submit(flags ...pe.SubmitFlags) error { return t.submit(pe.JoinFlags(flags)) }
+func (t *CopyTask) Submit(flags ...pe.SubmitFlags) error { return t.submit(backend.JoinFlags(flags)) }
 
 // TrySubmit is the same as Submit, which already checks everything. It exists because tasks of
 // other packages have it.
@@ -118,7 +119,7 @@ func (t *CopyTask) submit(flags pe.SubmitFlags) error {
 		err = t.dst.Empty()
 	}
 	if err != nil {
-		t.control.Abort(&t.Task)
+		t.control.End(&t.Task)
 		return fmt.Errorf("dma: submit a copy: %w", err)
 	}
 	t.length, t.left = n, n

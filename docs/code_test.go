@@ -50,7 +50,7 @@ var packages = []string{
 	"github.com/rs/zerolog", "github.com/stretchr/testify/require",
 	module + "/await", module + "/bufinv", module + "/descriptor", module + "/device", module + "/device/route",
 	module + "/dma", module + "/graph",
-	module + "/mmap", module + "/oob", module + "/pe", module + "/rdma", module + "/rsocket", module + "/soft", module + "/soft/capture", module + "/soft/sim", module + "/syncevent", module + "/verbs",
+	module + "/mmap", module + "/oob", module + "/pe", module + "/pe/backend", module + "/rdma", module + "/rsocket", module + "/soft", module + "/soft/capture", module + "/soft/sim", module + "/syncevent", module + "/verbs",
 }
 
 var (

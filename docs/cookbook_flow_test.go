@@ -31,7 +31,7 @@ type producer struct {
 
 // prepare makes as many writes as slots, and takes the consumer's credits.
 func (p *producer) prepare() (err error) {
-	if p.writes, err = p.end.rdma.Pool(slots, pe.Done, pe.Failed); err != nil {
+	if p.writes, err = p.end.rdma.Pool(slots, pe.TaskDone, pe.TaskFailed); err != nil {
 		return err
 	}
 	return p.end.rdma.Receive(1, 0, func(m *rdma.Message) {

@@ -19,7 +19,7 @@ const (
 	callSize    = 256 // the largest request or reply, bytes; the smallest is 1
 )
 
-// messenger sends messages of one kind. The pool of tasks is made with pe.Done and pe.Failed.
+// messenger sends messages of one kind. The pool of tasks is made with pe.TaskDone and pe.TaskFailed.
 type messenger struct {
 	sends  *rdma.Pool
 	outbox *bufinv.Pool
@@ -123,7 +123,7 @@ func Example_rpc() {
 	newMessenger := func(e *end, receives int) (messenger, *await.Receiver, func() error) {
 		outbox := must(bufinv.NewPool(e.memory, bufinv.PoolConfig{Count: callCredits, Size: callSize}))
 		receiver := must(await.NewReceiver(e.rdma, receives, callSize))
-		return messenger{must(e.rdma.Pool(callCredits, pe.Done, pe.Failed)), outbox}, receiver,
+		return messenger{must(e.rdma.Pool(callCredits, pe.TaskDone, pe.TaskFailed)), outbox}, receiver,
 			func() error { return errors.Join(receiver.Close(), outbox.Close()) }
 	}
 	serverEnd := newEnd("soft-lo", 1<<16, rdma.Config{Engine: engine, Name: "server"})

@@ -53,7 +53,7 @@ func (b *Builder[V]) Func(name string, f func(V) error) *Node {
 }
 
 // Task adds a node that runs a task of any context on the graph's engine. The task's pool must
-// have been made with pe.Done and pe.Failed.
+// have been made with pe.TaskDone and pe.TaskFailed.
 //
 // When the nodes that it depends on have succeeded, the graph calls alloc and submits the task
 // that alloc returns. When the task has succeeded, the graph calls collect, if it is not nil,

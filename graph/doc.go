@@ -18,12 +18,12 @@
 //	run, err := pool.Alloc(&job{...})
 //	err = run.Submit()
 //
-// Pools that nodes take tasks from are made with pe.Done and pe.Failed: r.Pool(8, pe.Done,
-// pe.Failed). All contexts must be on the engine of the graph.
+// Pools that nodes take tasks from are made with pe.TaskDone and pe.TaskFailed: r.Pool(8, pe.TaskDone,
+// pe.TaskFailed). All contexts must be on the engine of the graph.
 //
 // A graph is a context and its instances are tasks (package pe), with the states, pools and
 // errors of all others. So an instance can be a node of another graph, if its pool is made
-// with pe.Done and pe.Failed.
+// with pe.TaskDone and pe.TaskFailed.
 //
 // # Order
 //

@@ -74,11 +74,11 @@ func compare() (err error) {
 		return err
 	}
 	defer closing(r)
-	reads, err := r.Pool(2, pe.Done, pe.Failed)
+	reads, err := r.Pool(2, pe.TaskDone, pe.TaskFailed)
 	if err != nil {
 		return err
 	}
-	writes, err := r.Pool(1, pe.Done, pe.Failed)
+	writes, err := r.Pool(1, pe.TaskDone, pe.TaskFailed)
 	if err != nil {
 		return err
 	}
@@ -111,7 +111,7 @@ func compare() (err error) {
 		return err
 	}
 	defer closing(g)
-	runs, err := g.Pool(1, pe.Done, pe.Failed)
+	runs, err := g.Pool(1, pe.TaskDone, pe.TaskFailed)
 	if err != nil {
 		return err
 	}

@@ -3,13 +3,14 @@ package graph
 import (
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/pe/backend"
 )
 
 // Graph is a context that runs instances of one graph. An engine drives it (package pe). It is
 // Running as soon as it is started.
 type Graph[V any] struct {
 	*pe.Core
-	control *pe.Control
+	control backend.Control
 	name    string
 	nodes   []*node[V]
 	pools   []*Pool[V]
@@ -28,7 +29,7 @@ type nodeRef[V any] struct {
 
 func newGraph[V any](name string, nodes []*node[V]) *Graph[V] {
 	g := &Graph[V]{name: name, nodes: nodes}
-	g.Core, g.control = pe.NewCore(name, backend[V]{g})
+	g.Core, g.control = backend.New(name, asBackend[V]{g})
 	return g
 }
 
@@ -36,15 +37,15 @@ func newGraph[V any](name string, nodes []*node[V]) *Graph[V] {
 // served too.
 const progressBudget = 128
 
-// backend keeps the methods that the engine calls apart from those of the Core.
-type backend[V any] struct{ g *Graph[V] }
+// asBackend keeps the methods that the engine calls apart from those of the Core.
+type asBackend[V any] struct{ g *Graph[V] }
 
-func (b backend[V]) Start() (bool, error) {
+func (b asBackend[V]) Start() (bool, error) {
 	b.g.stopping = false
 	return true, nil
 }
 
-func (b backend[V]) Progress() int {
+func (b asBackend[V]) Progress() int {
 	g, n := b.g, 0
 	// A function may stop the graph; Stop follows when Progress has returned.
 	for ; n < progressBudget && g.ready.Len() > 0 && g.State() == pe.Running; n++ {
@@ -59,12 +60,12 @@ func (b backend[V]) Progress() int {
 	return n
 }
 
-func (b backend[V]) Arm() bool {
+func (b asBackend[V]) Arm() bool {
 	g := b.g
 	return g.ready.Len() == 0 && g.ended.Len() == 0 && !(g.stopping && g.running == 0)
 }
 
-func (b backend[V]) Stop() {
+func (b asBackend[V]) Stop() {
 	g := b.g
 	g.stopping = true
 	g.ready.Clear()
@@ -77,10 +78,10 @@ func (b backend[V]) Stop() {
 	b.reportStopped()
 }
 
-func (b backend[V]) Idle() {}
+func (b asBackend[V]) Idle() {}
 
 // reportStopped calls Control.Stopped when a graph that is stopping has no instance running.
-func (b backend[V]) reportStopped() {
+func (b asBackend[V]) reportStopped() {
 	if b.g.stopping && b.g.running == 0 {
 		b.g.stopping = false // Idle follows when the instances have been freed
 		b.g.control.Stopped()

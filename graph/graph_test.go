@@ -379,7 +379,7 @@ func TestNested(t *testing.T) {
 	inner.Chain(inner.Func("a", noting("a")), graph.Task(inner, "b", x.alloc, nil), inner.Func("c", noting("c")))
 	in, err := inner.Build()
 	require.NoError(t, err)
-	instances, err := in.Pool(1, pe.Done, pe.Failed)
+	instances, err := in.Pool(1, pe.TaskDone, pe.TaskFailed)
 	require.NoError(t, err)
 	require.NoError(t, x.engine.Connect(in))
 	require.NoError(t, in.Start())

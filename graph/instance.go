@@ -1,13 +1,16 @@
 package graph
 
-import "github.com/verbena-rdma/verbena/pe"
+import (
+	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/pe/backend"
+)
 
 // Instance is one run of a graph. It is a task like any other: it is allocated, submitted,
 // submitted again, and freed, and belongs to the goroutine that drives the engine. It can be a
 // node of another graph.
 type Instance[V any] struct {
 	pe.Task
-	control *pe.Control
+	control backend.Control
 	pool    *Pool[V]
 	value   V
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/pe/backend"
 )
 
 // Pool is a pool of instances of one graph. All of them can run at the same time.
@@ -17,7 +18,7 @@ type Pool[V any] struct {
 
 // Pool makes a pool of n instances. At the end of a run, done or failed is called on the
 // engine's goroutine, inside Progress; the error is a *RunError. Pools are made in Idle.
-// Errors match ErrInvalid and those of pe.NewPool.
+// Errors match ErrInvalid and those of backend.NewPool.
 func (g *Graph[V]) Pool(n int, done func(*Instance[V]), failed func(*Instance[V], error)) (*Pool[V], error) {
 	if err := g.control.Owned("make a pool of instances"); err != nil {
 		return nil, err
@@ -27,7 +28,7 @@ func (g *Graph[V]) Pool(n int, done func(*Instance[V]), failed func(*Instance[V]
 	}
 	p := &Pool[V]{graph: g, done: done, failed: failed}
 	var err error
-	p.tasks, err = pe.NewPool(g.control, "instances", n, taskOf[V], p.prepare, (*Instance[V]).clearValue)
+	p.tasks, err = backend.NewPool(g.control, "instances", n, taskOf[V], p.prepare, (*Instance[V]).clearValue)
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package mmap
 import (
 	"fmt"
 	"slices"
+	"unsafe"
 
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -24,6 +25,32 @@ func (m *Map) Bytes() []byte {
 		return nil
 	}
 	return m.mem
+}
+
+// Find returns the offset of a slice in the memory of the Map, for bufinv.Source and Target, where a
+// program has slices of the memory in place of offsets:
+//
+//	off, err := m.Find(header)
+//	src := bufinv.Source(m, off, len(header))
+//
+// The error matches ErrRange if a byte of the slice is not in the Map, ErrInvalid if the slice is
+// empty or the memory is a dma-buf's, ErrRemote on an imported Map, and ErrClosed. Find may be called
+// from any goroutine, and allocates nothing unless it fails.
+func (m *Map) Find(slice []byte) (off int, err error) {
+	switch {
+	case m.remote:
+		return 0, fmt.Errorf("find a slice in memory map: it %w; only its owner has slices of it", ErrRemote)
+	case m.closed.Load():
+		return 0, fmt.Errorf("find a slice in memory map: it is %w", ErrClosed)
+	case len(slice) == 0 || len(m.mem) == 0:
+		return 0, fmt.Errorf("find a slice in %v: %w: the slice is empty, or the memory is a dma-buf's", m, ErrInvalid)
+	}
+	first := uintptr(unsafe.Pointer(unsafe.SliceData(m.mem)))
+	at := uintptr(unsafe.Pointer(unsafe.SliceData(slice)))
+	if room := len(m.mem) - len(slice); room < 0 || at < first || at-first > uintptr(room) {
+		return 0, fmt.Errorf("find a slice in %v: %w: its %d bytes are not all in the memory of the Map; give a slice of Map.Bytes, or of the memory that was registered", m, ErrRange, len(slice))
+	}
+	return int(at - first), nil
 }
 
 // Addr is the address of the first byte, as tasks and peers use it. The device gives it: all
@@ -76,7 +103,8 @@ func (m *Map) RKey() uint32 { return m.rkey }
 
 // Devices returns the devices that the Map can be used with: those it is registered with or,
 // for an imported Map, the device given to Import.
-func (m *Map) Devices() []verbs.Device {
+func (s forFriends) Devices() []verbs.Device {
+	m := s.Map
 	if m.remote {
 		return []verbs.Device{m.importedOn}
 	}

@@ -53,6 +53,8 @@ func TestDMABuf(t *testing.T) {
 		assert.Equal(t, verbs.AccessLocalWrite|verbs.AccessRemoteRead, pd.live[0].access)
 	}
 	assert.Nil(t, m.Bytes())
+	_, err = m.Find([]byte{1})
+	assert.ErrorIs(t, err, ErrInvalid)
 	assert.Equal(t, uint64(8192), m.Addr())
 	assert.Equal(t, 100, m.Len())
 	assert.False(t, m.Remote())

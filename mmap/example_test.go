@@ -41,6 +41,21 @@ func ExampleRegister() {
 	// true
 }
 
+// A program that works with slices of its memory finds the offsets that buffers take.
+func ExampleMap_Find() {
+	dev := must(device.Open("soft-lo"))
+	page := make([]byte, 4096)
+	m := must(mmap.Register(dev, page, mmap.LocalReadWrite))
+	header := page[64:80]
+	fmt.Println(m.Find(header)) // for bufinv.Source(m, off, len(header))
+	_, err := m.Find([]byte("elsewhere"))
+	fmt.Println(errors.Is(err, mmap.ErrRange))
+	check(errors.Join(m.Close(), dev.Close()))
+	// Output:
+	// 64 <nil>
+	// true
+}
+
 func check(err error) {
 	if err != nil {
 		panic(err)

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/descriptor"
+	"github.com/verbena-rdma/verbena/internal/friend"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -27,7 +28,7 @@ func TestExportAndImport(t *testing.T) {
 		assert.Equal(t, local.Len(), m.Len())
 		assert.Equal(t, dev.pd.live[0].RKey(), m.RKey())
 		assert.Equal(t, RemoteRead|RemoteWrite|RemoteAtomic, m.Permissions())
-		assert.Equal(t, []verbs.Device{peer}, m.Devices())
+		assert.Equal(t, []verbs.Device{peer}, m.Friends(friend.Package{}).Devices())
 		assert.Nil(t, m.Bytes())
 		assert.Empty(t, peer.pd.live)
 

@@ -33,7 +33,7 @@ func TestAlloc(t *testing.T) {
 	assert.Zero(t, m.RKey())
 	assert.Nil(t, m.UserData())
 	assert.Equal(t, LocalReadWrite|RemoteRead|RelaxedOrdering, m.Permissions())
-	assert.Equal(t, []verbs.Device{dev}, m.Devices())
+	assert.Equal(t, []verbs.Device{dev}, m.Friends(friend.Package{}).Devices())
 
 	require.Len(t, dev.pd.live, 1)
 	assert.Equal(t, &mem[0], &dev.pd.live[0].mem[0])
@@ -206,7 +206,7 @@ func TestHoldAndRelease(t *testing.T) {
 	require.ErrorIs(t, err, ErrInUse)
 	assert.Contains(t, err.Error(), "3 buffers")
 	require.ErrorIs(t, m.AddDevice(newDevice("fake1")), ErrInUse)
-	require.ErrorIs(t, m.RemoveDevice(m.Devices()[0]), ErrInUse)
+	require.ErrorIs(t, m.RemoveDevice(m.Friends(friend.Package{}).Devices()[0]), ErrInUse)
 	for range 3 {
 		require.NoError(t, forFriends{m}.Release())
 	}
@@ -231,7 +231,7 @@ func TestSeveralDevices(t *testing.T) {
 	other, err := two.AllocPD()
 	require.NoError(t, err)
 	require.NoError(t, m.AddPD(other))
-	assert.Equal(t, []verbs.Device{one, two}, m.Devices())
+	assert.Equal(t, []verbs.Device{one, two}, m.Friends(friend.Package{}).Devices())
 
 	key, err := m.LKey(other)
 	require.NoError(t, err)
@@ -269,7 +269,7 @@ func TestAddressOfTheDevice(t *testing.T) {
 	require.ErrorIs(t, err, ErrNotSupported)
 	require.ErrorContains(t, err, "make another map for fake2")
 	assert.Empty(t, other.pd.live)
-	assert.Equal(t, []verbs.Device{one, same}, m.Devices())
+	assert.Equal(t, []verbs.Device{one, same}, m.Friends(friend.Package{}).Devices())
 	remote, err := m.AsRemote(one)
 	require.NoError(t, err)
 	assert.Equal(t, m.Addr(), remote.Addr())

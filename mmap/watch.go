@@ -3,14 +3,14 @@ package mmap
 import (
 	"fmt"
 
-	"github.com/verbena-rdma/verbena/verbs"
+	"github.com/verbena-rdma/verbena/internal/optional"
 )
 
 // Watch calls f after a peer has written to any of the n bytes from offset off, or has done an
 // atomic on them, until cancel is called or the Map is closed. After cancel has returned, f is
 // not running and will not run again.
 //
-// Only some devices notice such changes, the software device among them (verbs.WatchableMR).
+// Only some devices notice such changes, the software device among them (optional.WatchableMR).
 // complete reports whether all devices do with which the Map is registered now; changes that come
 // through others are not noticed. Writes by the program itself, or by its tasks, do not count.
 //
@@ -19,7 +19,8 @@ import (
 //
 // Errors match ErrRange for bytes outside the Map, ErrInvalid, ErrRemote and ErrClosed, or are
 // the device's.
-func (m *Map) Watch(off, n int, f func()) (cancel func(), complete bool, err error) {
+func (s forFriends) Watch(off, n int, f func()) (cancel func(), complete bool, err error) {
+	m := s.Map
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
@@ -40,7 +41,7 @@ func (m *Map) Watch(off, n int, f func()) (cancel func(), complete bool, err err
 	}
 	complete = true
 	for _, r := range m.registrations() {
-		w, able := r.mr.(verbs.WatchableMR)
+		w, able := r.mr.(optional.WatchableMR)
 		if !able {
 			complete = false
 			continue

@@ -5,6 +5,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/internal/friend"
 )
 
 func TestWatch(t *testing.T) {
@@ -14,7 +16,7 @@ func TestWatch(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, m.AddDevice(two))
 	calls := 0
-	cancel, complete, err := m.Watch(8, 16, func() { calls++ })
+	cancel, complete, err := m.Friends(friend.Package{}).Watch(8, 16, func() { calls++ })
 	require.NoError(t, err)
 	assert.True(t, complete)
 	for _, mr := range []*watchedMR{one.pd.watched[0], two.pd.watched[0]} {
@@ -29,32 +31,32 @@ func TestWatch(t *testing.T) {
 	assert.Empty(t, two.pd.watched[0].watches)
 
 	require.NoError(t, m.AddDevice(silent))
-	cancel, complete, err = m.Watch(0, 4096, func() { calls++ })
+	cancel, complete, err = m.Friends(friend.Package{}).Watch(0, 4096, func() { calls++ })
 	require.NoError(t, err)
 	assert.False(t, complete, "one of the three does not notice")
 	assert.Len(t, one.pd.watched[0].watches, 1)
 	cancel()
 
 	two.pd.watched[0].refuse = true
-	_, _, err = m.Watch(0, 8, func() {})
+	_, _, err = m.Friends(friend.Package{}).Watch(0, 8, func() {})
 	require.ErrorIs(t, err, errDriver)
 	assert.ErrorContains(t, err, "fake1")
 	assert.Empty(t, one.pd.watched[0].watches, "nothing is left of it")
 
 	for _, c := range []struct{ off, n int }{{-1, 8}, {0, 0}, {0, -1}, {0, 4097}, {4096, 1}, {4097, 1}} {
-		_, _, err := m.Watch(c.off, c.n, func() {})
+		_, _, err := m.Friends(friend.Package{}).Watch(c.off, c.n, func() {})
 		require.ErrorIs(t, err, ErrRange, "%d bytes from %d", c.n, c.off)
 	}
-	_, _, err = m.Watch(0, 8, nil)
+	_, _, err = m.Friends(friend.Package{}).Watch(0, 8, nil)
 	require.ErrorIs(t, err, ErrInvalid)
 	desc, err := m.Export(one)
 	require.NoError(t, err)
 	imported, err := Import(one, desc)
 	require.NoError(t, err)
-	_, _, err = imported.Watch(0, 8, func() {})
+	_, _, err = imported.Friends(friend.Package{}).Watch(0, 8, func() {})
 	require.ErrorIs(t, err, ErrRemote)
 	require.NoError(t, m.Close())
-	_, _, err = m.Watch(0, 8, func() {})
+	_, _, err = m.Friends(friend.Package{}).Watch(0, 8, func() {})
 	require.ErrorIs(t, err, ErrClosed)
 }
 

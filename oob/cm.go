@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/descriptor"
+	"github.com/verbena-rdma/verbena/internal/friend"
 	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -127,7 +128,7 @@ func untilDone(ctx context.Context) error {
 // report returns the requester's report, for the private data with which a connection ends.
 func (x *exchange) report(conn *rdma.Connection) []byte {
 	engine := x.r.Engine()
-	ok := conn.State() != rdma.Failed && x.r.Err() == nil && (engine == nil || !engine.Draining())
+	ok := conn.State() != rdma.Failed && x.r.Err() == nil && (engine == nil || !engine.Friends(friend.Package{}).Draining())
 	return (&privateData{kind: cmReport, ok: ok}).encode()
 }
 

@@ -38,7 +38,7 @@ func write(way, text string) (err error) {
 	}
 	copy(local.Bytes(), text)
 	var bufs bufinv.Inventory
-	writes, err := r.Pool(1, pe.Done, pe.Failed)
+	writes, err := r.Pool(1, pe.TaskDone, pe.TaskFailed)
 	if err != nil {
 		return err
 	}

@@ -106,7 +106,7 @@ func visit(t testing.TB, way, name string, at int) error {
 				if next != pe.Running {
 					return
 				}
-				shared, err := p.rdma.Pool(64, pe.Done[*rdma.Task], pe.Failed[*rdma.Task])
+				shared, err := p.rdma.Pool(64, pe.TaskDone[*rdma.Task], pe.TaskFailed[*rdma.Task])
 				assert.NoError(t, err)
 				task, err := shared.Write(a.Connections[0], bufinv.Source(local, 0, 1), bufinv.Target(a.Maps[0], at, 1))
 				if err == nil {
@@ -311,7 +311,7 @@ func testListenerClosesFailedConnections(t *testing.T, at string) {
 		case pe.Starting:
 			p.peer.Connect(p.rdma, func(c *rdma.Connection, m *mmap.Map, err error) { conn, remote = c, m; p.rdma.Fail(err) })
 		case pe.Running:
-			shared, err := p.rdma.Pool(64, pe.Done[*rdma.Task], pe.Failed[*rdma.Task])
+			shared, err := p.rdma.Pool(64, pe.TaskDone[*rdma.Task], pe.TaskFailed[*rdma.Task])
 			assert.NoError(t, err)
 			// The forged map ends later than the server's.
 			forged := made(mmap.FromKey(p.dev, remote.Addr(), 8192, remote.RKey(), mmap.RemoteWrite))
@@ -394,7 +394,7 @@ func TestListenerOtherFamily(t *testing.T) {
 		assert.Fail(t, "it was admitted")
 		return nil
 	}))
-	client := newProgram(t, must(oob.Parse(s.way())), oob.Config{Name: "client", Peer: "server"}, rdma.Config{Path: rdma.Path{GIDIndex: new(1)}})
+	client := newProgram(t, must(oob.Parse(s.way())), oob.Config{Name: "client", Peer: "server"}, rdma.Config{Path: rdma.PathConfig{GIDIndex: new(1)}})
 	client.rdma.OnStateChange(func(_, next pe.State) {
 		if next == pe.Starting {
 			client.peer.Connect(client.rdma, nil)

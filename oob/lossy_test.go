@@ -58,7 +58,7 @@ func testCMOnALossyNetwork(s *sim.Sim) {
 				if err != nil {
 					return
 				}
-				shared, err := p.rdma.Pool(64, pe.Done[*rdma.Task], pe.Failed[*rdma.Task])
+				shared, err := p.rdma.Pool(64, pe.TaskDone[*rdma.Task], pe.TaskFailed[*rdma.Task])
 				p.rdma.Fail(err)
 				var again func(task *rdma.Task, err error)
 				write := func() {

@@ -122,7 +122,7 @@ func newWriter(t testing.TB, way oob.Way, text string) *program {
 	require.NoError(t, err)
 	copy(local.Bytes(), text)
 	var bufs bufinv.Inventory
-	writes, err := p.rdma.Pool(1, pe.Done, pe.Failed)
+	writes, err := p.rdma.Pool(1, pe.TaskDone, pe.TaskFailed)
 	require.NoError(t, err)
 	var conn *rdma.Connection
 	var remote *mmap.Map

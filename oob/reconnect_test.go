@@ -76,7 +76,7 @@ func (c *reconnecter) changed(conn *rdma.Connection, state rdma.ConnectionState,
 	c.rdma.Fail(err)
 	switch state {
 	case rdma.Ready:
-		shared, err := c.rdma.Pool(64, pe.Done[*rdma.Task], pe.Failed[*rdma.Task])
+		shared, err := c.rdma.Pool(64, pe.TaskDone[*rdma.Task], pe.TaskFailed[*rdma.Task])
 		assert.NoError(c.t, err)
 		task, err := shared.Write(conn, bufinv.Source(c.local, 0, 1), bufinv.Target(c.a.Maps[0], 0, 1))
 		c.rdma.Fail(pe.SubmitOrFree(task, err, func(t *rdma.Task, err error) {

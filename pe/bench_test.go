@@ -8,12 +8,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/pe/backend"
 )
 
 // loopback is a context whose tasks complete in the next Progress.
 type loopback struct {
 	*pe.Core
-	ctl        *pe.Control
+	ctl        backend.Control
 	tasks      *pe.Pool[echo]
 	done       []*echo
 	onComplete func(*echo)
@@ -49,9 +50,9 @@ func (l *loopback) submit(t *echo) error {
 func newLoopback(t testing.TB, tasks int) (*pe.Engine, *loopback) {
 	t.Helper()
 	l := &loopback{done: make([]*echo, 0, 2*tasks)}
-	l.Core, l.ctl = pe.NewCore("loopback", (*loopbackBackend)(l))
+	l.Core, l.ctl = backend.New("loopback", (*loopbackBackend)(l))
 	var err error
-	l.tasks, err = pe.NewPool(l.ctl, "echoes", tasks, func(e *echo) *pe.Task { return &e.Task }, nil, nil)
+	l.tasks, err = backend.NewPool(l.ctl, "echoes", tasks, func(e *echo) *pe.Task { return &e.Task }, nil, nil)
 	require.NoError(t, err)
 	e := newEngine(t, pe.Config{})
 	require.NoError(t, e.Connect(l))
@@ -105,7 +106,7 @@ func BenchmarkProgressIdle(b *testing.B) {
 			e := newEngine(b, pe.Config{})
 			for range contexts {
 				l := &loopback{}
-				l.Core, l.ctl = pe.NewCore("loopback", (*loopbackBackend)(l))
+				l.Core, l.ctl = backend.New("loopback", (*loopbackBackend)(l))
 				require.NoError(b, e.Connect(l))
 				require.NoError(b, l.Start())
 			}
@@ -152,7 +153,7 @@ func BenchmarkRoundTripThroughDo(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			e := newEngine(b, spin)
 			l := &loopback{}
-			l.Core, l.ctl = pe.NewCore("loopback", (*loopbackBackend)(l))
+			l.Core, l.ctl = backend.New("loopback", (*loopbackBackend)(l))
 			require.NoError(b, e.Connect(l))
 			require.NoError(b, l.Start())
 			ended := make(chan error)

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/pe/backend"
 )
 
 var errBroken = errors.New("broken")
@@ -47,7 +48,7 @@ func TestLifeOfAContext(t *testing.T) {
 	assert.ErrorIs(t, d.ctl.Require("do it", pe.Running), pe.ErrClosed)
 	_, err := d.jobs.Alloc()
 	assert.ErrorIs(t, err, pe.ErrClosed)
-	_, err = pe.NewPool(d.ctl, "more", 1, jobTask, nil, nil)
+	_, err = backend.NewPool(d.ctl, "more", 1, jobTask, nil, nil)
 	assert.ErrorIs(t, err, pe.ErrClosed)
 	require.NoError(t, e.Close())
 }

@@ -11,8 +11,8 @@ import (
 )
 
 // Core is the part that all kinds of context have in common: the state, its callback, the
-// counts of tasks. A kind of context embeds the *Core that NewCore made for it; all methods
-// are for the users of the context.
+// counts of tasks. A kind of context embeds the *Core that backend.New made for it; all
+// methods are for the users of the context.
 //
 // State, Name, String and Engine may be called from any goroutine. All other methods belong to
 // the goroutine that drives the engine: call them in its callbacks, in functions given to
@@ -21,7 +21,7 @@ import (
 // driven.
 type Core struct {
 	name       string
-	backend    Backend
+	backend    backend
 	sleeping   sleepingBackend // backend; nil: it is none
 	engine     atomic.Pointer[Engine]
 	log        atomic.Pointer[zerolog.Logger] // of the latest engine; nil: there was none
@@ -52,15 +52,6 @@ type Core struct {
 	closed    bool
 }
 
-// NewCore makes the two halves of a context that does its work in b: the Core, which the type
-// that users see embeds, and the Control, which its implementer keeps private. The name
-// appears in errors and logs.
-func NewCore(name string, b Backend) (*Core, *Control) {
-	ctl := &Control{core: Core{name: name, backend: b}}
-	ctl.core.sleeping, _ = b.(sleepingBackend)
-	return &ctl.core, ctl
-}
-
 func (c *Core) core() *Core { return c }
 
 // Name is the name of the context in errors and logs.
@@ -79,7 +70,7 @@ func (c *Core) State() State { return State(c.state.Load()) }
 // Engine is the engine that the context is connected to, or nil.
 func (c *Core) Engine() *Engine { return c.engine.Load() }
 
-// check is Control.Check.
+// check is that of backend.Control.
 func (c *Core) check(op string) {
 	if checksGoroutine && c.drivenElsewhere() {
 		panic(errDrivenElsewhere(op))
@@ -264,7 +255,7 @@ func (c *Core) fail(err error) {
 	}
 }
 
-// require is Control.Require.
+// require is that of backend.Control.
 func (c *Core) require(op string, legal ...State) error {
 	s := c.State()
 	for _, l := range legal {

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/internal/friend"
 	"github.com/verbena-rdma/verbena/internal/goroutine"
 	"github.com/verbena-rdma/verbena/pe"
 )
@@ -66,7 +67,7 @@ func TestDispatchOnAnEngineThatSleeps(t *testing.T) {
 		passes := s.d.passes
 		for range 3 {
 			s.here(t, func() {
-				assert.ErrorIs(t, s.MayBlock("wait"), pe.ErrReentrant)
+				assert.ErrorIs(t, s.Friends(friend.Package{}).MayBlock("wait"), pe.ErrReentrant)
 				_, err := s.Progress()
 				assert.ErrorIs(t, err, pe.ErrReentrant)
 				assert.ErrorIs(t, s.Run(t.Context()), pe.ErrReentrant)
@@ -76,7 +77,7 @@ func TestDispatchOnAnEngineThatSleeps(t *testing.T) {
 				go func() { other <- s.d.Stop() }()
 				assert.ErrorIs(t, <-other, pe.ErrBusy)
 			})
-			require.NoError(t, s.MayBlock("wait"), "the engine has been given back")
+			require.NoError(t, s.Friends(friend.Package{}).MayBlock("wait"), "the engine has been given back")
 			require.ErrorIs(t, s.d.Stop(), pe.ErrBusy)
 		}
 		synctest.Wait()

@@ -25,7 +25,7 @@
 //
 //	call                        Idle      Starting   Running   Stopping
 //	Engine.Connect              yes       –          –         –
-//	NewPool, configuration      yes       –          –         –
+//	pools, configuration        yes       –          –         –
 //	Core.Start                  yes       –          –         –
 //	Pool.Alloc, submission      –         (5)        yes       –
 //	Pool.Free                   (1)       (5)        yes       yes
@@ -37,7 +37,7 @@
 //	(2) does nothing, and succeeds
 //	(3) keeps the error, if it is the first
 //	(4) stops the context and drives the engine until it is Idle; not in callbacks
-//	(5) where the kind of context allows it (Pool.AllowStarting), as package rdma does
+//	(5) where the kind of context allows it, as package rdma does
 //
 // A call in the wrong state changes nothing and returns a [StateError], which names the
 // context, its state, and the states in which the call is legal. If the context has failed,
@@ -83,7 +83,7 @@
 // allocated again.
 //
 // A pool has one callback for all of its tasks. To give each task its own callback, make the
-// pool with [Done] and [Failed], and submit the tasks with [SubmitOrFree].
+// pool with [TaskDone] and [TaskFailed], and submit the tasks with [SubmitOrFree].
 //
 // [Aggregate] and [OptimizeReports] trade delay for throughput; neither can make a task wait
 // for ever.
@@ -93,8 +93,8 @@
 // An engine belongs to one goroutine at a time, which is inside Progress or Run, or
 // about to call it. All callbacks run on it, one at a time, never inside one another.
 // Contexts, tasks and pools belong to it too. Any goroutine may call [Engine.Do], which runs a
-// function on the engine's goroutine, [Engine.Dispatch], [Engine.Done], [Engine.MayBlock],
-// [Core.State], [Core.Name], [Core.Engine] and [Control.Wake].
+// function on the engine's goroutine, [Engine.Dispatch], [Engine.Done], [Core.State], [Core.Name]
+// and [Core.Engine].
 //
 // While Run sleeps, [Engine.Dispatch] makes its caller the engine's goroutine for a short time: it
 // runs a function at once, and the callbacks that are due then. In a program that uses Dispatch,
@@ -151,10 +151,5 @@
 // # A context of one's own
 //
 // The same engine can drive anything with work that completes later: timers, files,
-// accelerators. Write the work as a [Backend]. [NewCore] makes the two halves of the context:
-// the type that users see embeds the [*Core]; its implementer keeps the [*Control], which
-// moves the context and its tasks. If there are tasks, embed a [Task] in each kind and take
-// them from a [Pool]. Submission calls [Control.Begin], posts, and calls [Control.Abort] if
-// that fails; the backend's Progress calls [Control.End] and then the callback. See the
-// example of Backend.
+// accelerators. Package backend, below this one, is for those who write such a context.
 package pe

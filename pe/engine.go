@@ -13,13 +13,10 @@ import (
 	"github.com/verbena-rdma/verbena/internal/spin"
 )
 
-// DefaultSpin is how long Run spins at most before it sleeps when Config does not say.
-const DefaultSpin = spin.Default
-
 // Config configures an Engine. The zero value is usable.
 type Config struct {
 	// Spin is how long Run keeps polling after the last event before it sleeps. Zero: for
-	// DefaultSpin while recent events came soon after Run had gone idle, and otherwise not at
+	// 50 µs while recent events came soon after Run had gone idle, and otherwise not at
 	// all, nor on a single processor. Negative: it sleeps at once.
 	Spin time.Duration
 	// Log receives what the engine and its contexts report: changes of contexts and connections
@@ -30,8 +27,8 @@ type Config struct {
 
 // Engine is a progress engine: it drives contexts through their states and runs all callbacks. It
 // belongs to one goroutine at a time, which calls Progress or Run. While Run sleeps, it belongs to a
-// goroutine whose function Dispatch runs. Only Do, Dispatch, Done and MayBlock may be called from
-// any goroutine at any time.
+// goroutine whose function Dispatch runs. Only Do, Dispatch and Done may be called from any
+// goroutine at any time.
 type Engine struct {
 	log  zerolog.Logger
 	spin spin.Spin // decides how long Run polls before it sleeps
@@ -72,7 +69,7 @@ type change struct {
 func New(cfg Config) *Engine {
 	e := &Engine{log: cfg.Log, spin: spin.Fixed(cfg.Spin)}
 	if cfg.Spin == 0 {
-		e.spin = spin.New(DefaultSpin)
+		e.spin = spin.New(spin.Default)
 	}
 	e.slice.epoch = time.Now()
 	e.notifier.init()
@@ -229,11 +226,6 @@ func (e *Engine) queued() bool {
 // Active is the number of contexts on the engine that are not Idle. It belongs to
 // the goroutine that drives the engine.
 func (e *Engine) Active() int { return e.active }
-
-// Draining reports whether Close, or a Run whose context has ended, is stopping all contexts:
-// a context that goes to Stopping now may have been cut short. It belongs to the goroutine
-// that drives the engine.
-func (e *Engine) Draining() bool { return e.draining }
 
 // InFlight is the number of tasks in flight on all contexts of the engine. It
 // belongs to the goroutine that drives the engine.

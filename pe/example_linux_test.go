@@ -2,7 +2,6 @@ package pe_test
 
 import (
 	"fmt"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -14,38 +13,20 @@ import (
 func ExampleEngine_NotificationFD() {
 	engine := pe.New(pe.Config{})
 	defer engine.Close()
-	alarms, err := NewAlarms(1, func(t *AlarmTask, err error) {
-		fmt.Println("alarm after", t.After, "error:", err)
-		_ = t.Free()
-		_ = t.alarms.Stop()
-	})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	if err := engine.Connect(alarms); err != nil {
-		fmt.Println(err)
-		return
-	}
-	if err := alarms.Start(); err != nil {
-		fmt.Println(err)
-		return
-	}
-	task, err := alarms.Alloc(time.Millisecond)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	if err := task.Submit(); err != nil {
-		fmt.Println(err)
-		return
+	c := newCopier()
+	defer c.close()
+	for _, step := range []func() error{func() error { return engine.Connect(c) }, c.Start, c.submit} {
+		if err := step(); err != nil {
+			fmt.Println(err)
+			return
+		}
 	}
 	if err := loop(engine); err != nil {
 		fmt.Println(err)
 	}
-	fmt.Println(alarms.State())
+	fmt.Println(c.State())
 	// Output:
-	// alarm after 1ms error: <nil>
+	// 64 bytes copied
 	// Idle
 }
 

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/pe/backend"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -34,7 +35,7 @@ type result struct {
 // may come from any goroutine.
 type device struct {
 	*pe.Core
-	ctl  *pe.Control
+	ctl  backend.Control
 	jobs *pe.Pool[job]
 
 	// What the backend does when it is called.
@@ -72,9 +73,9 @@ func newDevice(t testing.TB, tasks int) *device {
 func newNamedDevice(t testing.TB, name string, tasks int) *device {
 	t.Helper()
 	d := &device{}
-	d.Core, d.ctl = pe.NewCore(name, (*deviceBackend)(d))
+	d.Core, d.ctl = backend.New(name, (*deviceBackend)(d))
 	var err error
-	d.jobs, err = pe.NewPool(d.ctl, "jobs", tasks, jobTask, nil, d.drop)
+	d.jobs, err = backend.NewPool(d.ctl, "jobs", tasks, jobTask, nil, d.drop)
 	require.NoError(t, err)
 	return d
 }

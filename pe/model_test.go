@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/pe/backend"
 )
 
 // model is what a device on an engine should look like.
@@ -97,10 +98,10 @@ func TestModel(t *testing.T) {
 		var all []*model
 		for range rapid.IntRange(1, 3).Draw(t, "contexts") {
 			d := &device{}
-			d.Core, d.ctl = pe.NewCore("dev", (*deviceBackend)(d))
+			d.Core, d.ctl = backend.New("dev", (*deviceBackend)(d))
 			d.budget = rapid.IntRange(0, 2).Draw(t, "budget")
 			var err error
-			d.jobs, err = pe.NewPool(d.ctl, "jobs", rapid.IntRange(1, 5).Draw(t, "tasks"), jobTask, nil, d.drop)
+			d.jobs, err = backend.NewPool(d.ctl, "jobs", rapid.IntRange(1, 5).Draw(t, "tasks"), jobTask, nil, d.drop)
 			require.NoError(t, err)
 			m := &model{d: d, inFlight: map[*job]bool{}}
 			d.OnStateChange(func(prev, next pe.State) { m.seen = append(m.seen, [2]pe.State{prev, next}) })

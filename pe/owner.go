@@ -53,14 +53,3 @@ func (e *Engine) owned(op string) error {
 func errDrivenElsewhere(op string) error {
 	return fmt.Errorf("pe: cannot %s: %w: another goroutine is driving the engine, which owns its contexts, connections, pools and tasks; use Engine.Do or package await", op, ErrBusy)
 }
-
-// MayBlock fails with ErrReentrant in a callback of the engine, which would wait for itself.
-// It is for implementers of calls that wait for the engine and that any goroutine may make. A
-// callback of another engine may wait for this one; its own engine stands still meanwhile. op
-// names the operation in the error.
-func (e *Engine) MayBlock(op string) error {
-	if e.drivenHere() {
-		return fmt.Errorf("pe: cannot %s: %w; the engine would wait for itself: use another goroutine, or callbacks", op, ErrReentrant)
-	}
-	return nil
-}

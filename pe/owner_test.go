@@ -8,7 +8,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/internal/friend"
 	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/pe/backend"
 )
 
 // Whether a callback runs is found out at any depth, and allocates nothing.
@@ -17,14 +19,14 @@ func TestInsideACallback(t *testing.T) {
 	var deep func(n int) error
 	deep = func(n int) error {
 		if n == 0 {
-			return e.MayBlock("wait")
+			return e.Friends(friend.Package{}).MayBlock("wait")
 		}
 		err := deep(n - 1)
 		return err
 	}
 	require.NoError(t, deep(100))
 	idle, done := &device{}, false
-	idle.Core, idle.ctl = pe.NewCore("idle", (*deviceBackend)(idle))
+	idle.Core, idle.ctl = backend.New("idle", (*deviceBackend)(idle))
 	require.NoError(t, e.Connect(idle))
 	require.NoError(t, e.Do(func() {
 		for _, n := range []int{0, 1, 60, 64, 200} {
@@ -75,8 +77,8 @@ func TestCallbackOfAnotherEngine(t *testing.T) {
 			assert.ErrorIs(t, err, pe.ErrBusy, op)
 			assert.NotErrorIs(t, err, pe.ErrReentrant, op)
 		}
-		assert.NoError(t, driven.MayBlock("wait"), "it would wait for another goroutine")
-		assert.ErrorIs(t, other.MayBlock("wait"), pe.ErrReentrant)
+		assert.NoError(t, driven.Friends(friend.Package{}).MayBlock("wait"), "it would wait for another goroutine")
+		assert.ErrorIs(t, other.Friends(friend.Package{}).MayBlock("wait"), pe.ErrReentrant)
 		d.Fail(failure)
 		assert.Equal(t, pe.Running, d.State(), "Fail has stopped the context in place")
 		done = true

@@ -15,6 +15,7 @@ import (
 	"github.com/verbena-rdma/verbena/internal/goroutine"
 	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/pe/backend"
 )
 
 // fakeSleeper is a place to sleep at.
@@ -55,7 +56,7 @@ func (b *fakeSleeper) Leave() { b.leaves.Add(1) }
 
 // sleepyBackend is a backend that is Running and has a place to sleep at.
 type sleepyBackend struct {
-	control *pe.Control
+	control backend.Control
 	sleeper func() host.Sleeper
 	arms    atomic.Int64
 }
@@ -73,10 +74,10 @@ type sleepy struct {
 	backend *sleepyBackend
 }
 
-func newSleepy(t *testing.T, e *pe.Engine, sleeper func() host.Sleeper) (*sleepy, *pe.Control) {
+func newSleepy(t *testing.T, e *pe.Engine, sleeper func() host.Sleeper) (*sleepy, backend.Control) {
 	b := &sleepyBackend{sleeper: sleeper}
 	s := &sleepy{backend: b}
-	s.Core, b.control = pe.NewCore("sleepy", b)
+	s.Core, b.control = backend.New("sleepy", b)
 	require.NoError(t, e.Connect(s))
 	require.NoError(t, s.Start())
 	return s, b.control

@@ -5,12 +5,13 @@ import (
 	"strconv"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/internal/friend"
 )
 
 // Pool holds a fixed number of tasks of one kind. They are made in advance, in chunks: the
 // first chunk with the pool, and another when all of those made so far are in use. A task that
 // was made is kept. T is a struct that embeds a Task. A pool belongs to the goroutine that
-// drives the engine.
+// drives the engine. backend.NewPool makes pools.
 type Pool[T any] struct {
 	pool
 	n         int
@@ -41,10 +42,9 @@ func (e *exhaustedError) Is(target error) bool { return target == ErrExhausted }
 
 // pool is the part of a pool that does not depend on the kind of task.
 type pool struct {
-	control       *Control
-	core          *Core // of control
+	core          *Core
 	name          string
-	allowStarting bool // AllowStarting
+	allowStarting bool
 	available     func() int
 	reclaim       func()
 
@@ -73,40 +73,29 @@ func (p *pool) legalStates() []State {
 // MaxTasks is the largest number of tasks in one pool. Adapters take fewer at a time.
 const MaxTasks = 1 << 24
 
-// NewPool makes a pool of n tasks for a context that is Idle. The name appears in errors.
-// taskOf returns the Task embedded in a T. init prepares each T once, when it is made: the first
-// 1,024 in NewPool, others in the call of Alloc that needs them. drop is called, on the
-// engine's goroutine, for a task that Close takes back because its user has not freed it: it
-// releases what the task holds, such as buffers. init and drop may be nil.
-//
-// It fails with a *StateError, ErrClosed, or ErrInvalid when n is not 1 to MaxTasks or taskOf
-// does not return a Task of the T it was given.
-func NewPool[T any](ctl *Control, name string, n int, taskOf func(*T) *Task, init, drop func(*T)) (*Pool[T], error) {
-	return newPool(ctl, name, n, taskOf, init, drop, Idle)
-}
+// poolForFriends has the methods of a pool that other packages of this module use.
+type poolForFriends[T any] struct{ *Pool[T] }
 
-// AddPool is NewPool for a context that is Idle, Starting or Running. The context's backend makes
-// room for the tasks, or has them wait for it.
-func AddPool[T any](ctl *Control, name string, n int, taskOf func(*T) *Task, init, drop func(*T)) (*Pool[T], error) {
-	return newPool(ctl, name, n, taskOf, init, drop, Idle, Starting, Running)
-}
+// Friends returns the methods for packages of this module.
+func (p *Pool[T]) Friends(friend.Package) poolForFriends[T] { return poolForFriends[T]{p} }
 
-func newPool[T any](ctl *Control, name string, n int, taskOf func(*T) *Task, init, drop func(*T), legal ...State) (*Pool[T], error) {
-	if ctl == nil || taskOf == nil {
-		return nil, fmt.Errorf("pe: cannot make pool %q: the Control or the function taskOf is nil: %w", name, ErrInvalid)
+// Make is backend.NewPool, in one of the legal states.
+func (s poolForFriends[T]) Make(c *Core, name string, n int, taskOf func(*T) *Task, init, drop func(*T), legal ...State) error {
+	if c == nil || taskOf == nil {
+		return fmt.Errorf("pe: cannot make pool %q: the Control or the function taskOf is nil: %w", name, ErrInvalid)
 	}
-	c := &ctl.core
 	switch {
 	case n < 1 || n > MaxTasks:
-		return nil, fmt.Errorf("pe: cannot make pool %q of %s with %d tasks: %w; give it 1 to %d", name, c.object(), n, ErrInvalid, MaxTasks)
+		return fmt.Errorf("pe: cannot make pool %q of %s with %d tasks: %w; give it 1 to %d", name, c.object(), n, ErrInvalid, MaxTasks)
 	case c.closed:
-		return nil, fmt.Errorf("pe: cannot make pool %q of %s: %w", name, c.object(), ErrClosed)
+		return fmt.Errorf("pe: cannot make pool %q of %s: %w", name, c.object(), ErrClosed)
 	}
 	if err := c.require("make pool "+strconv.Quote(name), legal...); err != nil {
-		return nil, err
+		return err
 	}
-	p := &Pool[T]{
-		pool:   pool{control: ctl, core: c, name: name},
+	p := s.Pool
+	*p = Pool[T]{
+		pool:   pool{core: c, name: name},
 		n:      n,
 		taskOf: taskOf,
 		init:   init,
@@ -115,10 +104,10 @@ func newPool[T any](ctl *Control, name string, n int, taskOf func(*T) *Task, ini
 	p.available, p.reclaim = p.Available, p.reclaimAll
 	p.exhausted = &exhaustedError{&p.pool, n}
 	if err := p.makeTasks(); err != nil {
-		return nil, err
+		return err
 	}
 	c.pools = append(c.pools, &p.pool)
-	return p, nil
+	return nil
 }
 
 // makeTasks makes the next chunk of tasks. None of those made so far is free.
@@ -141,13 +130,11 @@ func (p *Pool[T]) makeTasks() error {
 	return nil
 }
 
-// AllowStarting lets tasks of the pool be allocated and submitted in Starting too. Use it for
-// tasks that need no peer, such as receives. The implementer of the context calls it; the
-// backend must take the tasks in that state.
-func (p *Pool[T]) AllowStarting() { p.allowStarting = true }
+// AllowStarting is backend.AllowStarting.
+func (s poolForFriends[T]) AllowStarting() { s.allowStarting = true }
 
 // Alloc takes a task out of the pool. It fails if the context is not Running, or Starting
-// where AllowStarting was called (*StateError), or if all tasks are allocated (ErrExhausted).
+// where the kind of context allows it (*StateError), or if all tasks are allocated (ErrExhausted).
 // In programs built with the race detector it also fails while another goroutine drives the
 // engine (ErrBusy); other programs do not check that.
 func (p *Pool[T]) Alloc() (*T, error) {
@@ -186,7 +173,7 @@ func (p *Pool[T]) Free(item *T) error {
 	}
 	t := p.taskOf(item)
 	if t.life != taskHeld || t.self != t {
-		return t.unusableError(p.control, "free")
+		return t.unusableError(p.core, "free")
 	}
 	if t.pool != &p.pool {
 		return fmt.Errorf("pe: cannot free: the task belongs to %s, not to %s: %w", t.pool.object(), p.object(), ErrInvalid)

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/pe/backend"
 )
 
 // A large pool makes its tasks when they are needed, each once, and keeps them: a program that
@@ -14,9 +15,9 @@ import (
 func TestLargePool(t *testing.T) {
 	const n = 5000
 	l := &loopback{}
-	l.Core, l.ctl = pe.NewCore("loopback", (*loopbackBackend)(l))
+	l.Core, l.ctl = backend.New("loopback", (*loopbackBackend)(l))
 	inits, drops := map[*echo]int{}, map[*echo]int{}
-	pool := must(pe.NewPool(l.ctl, "echoes", n, func(e *echo) *pe.Task { return &e.Task },
+	pool := must(backend.NewPool(l.ctl, "echoes", n, func(e *echo) *pe.Task { return &e.Task },
 		func(e *echo) { inits[e]++ }, func(e *echo) { drops[e]++ }))
 	e := newEngine(t, pe.Config{})
 	require.NoError(t, e.Connect(l))

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/pe/backend"
 )
 
 func TestStateNames(t *testing.T) {
@@ -73,7 +74,7 @@ func TestLegality(t *testing.T) {
 			return err
 		}},
 		{"make a pool", []pe.State{pe.Idle}, pe.ErrBadState, func(_ *pe.Engine, d *device, _ *job) error {
-			_, err := pe.NewPool(d.ctl, "more", 1, jobTask, nil, nil)
+			_, err := backend.NewPool(d.ctl, "more", 1, jobTask, nil, nil)
 			return err
 		}},
 		{"allocate", []pe.State{pe.Running}, pe.ErrBadState, func(_ *pe.Engine, d *device, _ *job) error {

@@ -22,25 +22,25 @@ type Submittable interface {
 // taskCallback is the user data of a task with its own callback.
 type taskCallback[T any] func(T, error)
 
-// Done is the callback of success, and Failed the one of failure, for pools whose tasks each
+// TaskDone is the callback of success, and TaskFailed the one of failure, for pools whose tasks each
 // have their own callback, set with SubmitOrFree or Then:
 //
-//	writes, err := r.Pool(16, pe.Done, pe.Failed)
+//	writes, err := r.Pool(16, pe.TaskDone, pe.TaskFailed)
 //	...
 //	task, err := writes.Write(conn, src, dst)
 //	err = pe.SubmitOrFree(task, err, func(t *rdma.Task, err error) { ... })
 //
 // If a task without a callback completes, nothing is called, and the task is the user's again.
-func Done[T Submittable](t T) { Failed(t, nil) }
+func TaskDone[T Submittable](t T) { TaskFailed(t, nil) }
 
-// Failed is the callback of failure that goes with Done.
-func Failed[T Submittable](t T, err error) {
+// TaskFailed is the callback of failure that goes with TaskDone.
+func TaskFailed[T Submittable](t T, err error) {
 	if f, ok := t.UserData().(taskCallback[T]); ok && f != nil {
 		f(t, err)
 	}
 }
 
-// Then sets the callback of a task whose pool was made with Done and Failed. The engine's
+// Then sets the callback of a task whose pool was made with TaskDone and TaskFailed. The engine's
 // goroutine calls it each time the task completes, with nil or the error, until another is set
 // or the task is freed. Use it for tasks that are submitted with flags or several at a time,
 // and SubmitOrFree for others. It replaces the task's user data, and allocates nothing.
@@ -61,7 +61,7 @@ func Then[T Submittable](t T, f func(t T, err error)) {
 //
 //	r.Fail(pe.SubmitOrFree(task, task.SetDestination(dst)))
 //
-// In a pool made with Done and Failed, a third argument sets the task's callback, as Then
+// In a pool made with TaskDone and TaskFailed, a third argument sets the task's callback, as Then
 // does:
 //
 //	r.Fail(pe.SubmitOrFree(task, err, written))

@@ -18,7 +18,7 @@ type userTask struct {
 func (r userTask) Submit(...pe.SubmitFlags) error { return r.on.submit(r.job, 0) }
 func (r userTask) Free() error                    { return r.on.jobs.Free(r.job) }
 
-// userTask takes a job from a pool that is made with Done and Failed.
+// userTask takes a job from a pool that is made with TaskDone and TaskFailed.
 func (d *device) userTask(t testing.TB) userTask {
 	t.Helper()
 	j, err := d.jobs.Alloc()
@@ -26,9 +26,9 @@ func (d *device) userTask(t testing.TB) userTask {
 	r := userTask{j, d}
 	j.done = func(_ *job, err error) {
 		if err == nil {
-			pe.Done(r)
+			pe.TaskDone(r)
 		} else {
-			pe.Failed(r, err)
+			pe.TaskFailed(r, err)
 		}
 	}
 	return r

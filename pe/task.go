@@ -2,14 +2,6 @@ package pe
 
 import "fmt"
 
-// JoinFlags combines the flags of a list, for implementers of tasks.
-func JoinFlags(flags []SubmitFlags) (all SubmitFlags) {
-	for _, f := range flags {
-		all |= f
-	}
-	return all
-}
-
 // SubmitFlags say how to submit a task. Zero submits the task, and all tasks held back before
 // it, at once.
 type SubmitFlags uint8
@@ -34,7 +26,7 @@ const (
 )
 
 // Task is the part that all kinds of task have in common. A kind embeds a Task by value, and
-// takes its tasks from a Pool; Control submits and completes them. A Task must not be copied,
+// takes its tasks from a Pool; its backend submits and completes them (package backend). A Task must not be copied,
 // and belongs to the goroutine that drives the engine.
 //
 // A task is the user's from Pool.Alloc until it is submitted, and again from its callback on.
@@ -77,7 +69,7 @@ func (t *Task) drivenElsewhere() bool { return t.pool.core.drivenElsewhere() }
 func (t *Task) InFlight() bool { return t.life == taskInFlight }
 
 // unusableError says why Begin, MayChange or Free is not possible.
-func (t *Task) unusableError(k *Control, op string) error {
+func (t *Task) unusableError(c *Core, op string) error {
 	switch {
 	case t.self != t:
 		return fmt.Errorf("pe: cannot %s: the task is a copy, which counts as %w; use the pointer that the pool returned", op, ErrFreed)
@@ -85,8 +77,8 @@ func (t *Task) unusableError(k *Control, op string) error {
 		return fmt.Errorf("pe: cannot %s: %s: the task was %w", op, t.pool.object(), ErrFreed)
 	case t.life == taskInFlight:
 		return fmt.Errorf("pe: cannot %s: %s: the task is in flight: %w; wait for its callback", op, t.pool.object(), ErrInUse)
-	case t.pool.control != k:
-		return fmt.Errorf("pe: cannot %s: the task belongs to %s, not to %s: %w", op, t.pool.object(), k.core.object(), ErrInvalid)
+	case t.pool.core != c:
+		return fmt.Errorf("pe: cannot %s: the task belongs to %s, not to %s: %w", op, t.pool.object(), c.object(), ErrInvalid)
 	}
-	return k.core.require(op, t.pool.legalStates()...)
+	return c.require(op, t.pool.legalStates()...)
 }

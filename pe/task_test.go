@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/pe/backend"
 )
 
 func TestPoolCounts(t *testing.T) {
@@ -40,7 +41,7 @@ func TestPoolCounts(t *testing.T) {
 func TestPoolPreparesEachTaskOnce(t *testing.T) {
 	d := newDevice(t, 1)
 	var made []*job
-	p, err := pe.NewPool(d.ctl, "p", 5, jobTask, func(j *job) { j.id = len(made); made = append(made, j) }, nil)
+	p, err := backend.NewPool(d.ctl, "p", 5, jobTask, func(j *job) { j.id = len(made); made = append(made, j) }, nil)
 	require.NoError(t, err)
 	assert.Len(t, made, 5)
 	assert.Equal(t, 5, p.Available())
@@ -49,23 +50,23 @@ func TestPoolPreparesEachTaskOnce(t *testing.T) {
 func TestPoolMisuse(t *testing.T) {
 	d := newDevice(t, 1)
 	for _, n := range []int{0, -1, pe.MaxTasks + 1, math.MaxInt} {
-		_, err := pe.NewPool(d.ctl, "p", n, jobTask, nil, nil)
+		_, err := backend.NewPool(d.ctl, "p", n, jobTask, nil, nil)
 		assert.ErrorIs(t, err, pe.ErrInvalid)
 	}
-	_, err := pe.NewPool[job](d.ctl, "p", 1, nil, nil, nil)
+	_, err := backend.NewPool[job](d.ctl, "p", 1, nil, nil, nil)
 	assert.ErrorIs(t, err, pe.ErrInvalid)
-	_, err = pe.NewPool(nil, "p", 1, jobTask, nil, nil)
+	_, err = backend.NewPool(backend.Control{}, "p", 1, jobTask, nil, nil)
 	assert.ErrorIs(t, err, pe.ErrInvalid)
-	_, err = pe.NewPool(d.ctl, "p", 1, func(*job) *pe.Task { return nil }, nil, nil)
+	_, err = backend.NewPool(d.ctl, "p", 1, func(*job) *pe.Task { return nil }, nil, nil)
 	assert.ErrorIs(t, err, pe.ErrInvalid)
 	var shared pe.Task
-	_, err = pe.NewPool(d.ctl, "p", 2, func(*job) *pe.Task { return &shared }, nil, nil)
+	_, err = backend.NewPool(d.ctl, "p", 2, func(*job) *pe.Task { return &shared }, nil, nil)
 	assert.ErrorIs(t, err, pe.ErrInvalid)
 }
 
 func TestTaskMisuse(t *testing.T) {
 	e, d := connected(t, 2)
-	other, err := pe.NewPool(d.ctl, "other", 1, jobTask, nil, nil)
+	other, err := backend.NewPool(d.ctl, "other", 1, jobTask, nil, nil)
 	require.NoError(t, err)
 	require.NoError(t, d.Start())
 	j, err := d.jobs.Alloc()
@@ -96,7 +97,7 @@ func TestTaskMisuse(t *testing.T) {
 	d.complete(0, nil)
 	quiesce(t, e)
 	d.ctl.End(&j.Task) // not in flight: counts stay right
-	d.ctl.Abort(&j.Task)
+	d.ctl.End(&j.Task)
 	assert.Zero(t, d.Core.InFlight())
 	require.NoError(t, d.Stop())
 	require.NoError(t, d.ctl.MayChange(&j.Task, "value"), "in Stopping too")
@@ -117,7 +118,7 @@ func TestAbortGivesTheTaskBack(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, d.ctl.Begin(&j.Task, "submit"))
 	assert.True(t, j.InFlight())
-	d.ctl.Abort(&j.Task)
+	d.ctl.End(&j.Task)
 	assert.False(t, j.InFlight())
 	assert.Zero(t, d.Core.InFlight())
 	require.NoError(t, d.jobs.Free(j))

@@ -7,7 +7,7 @@ import (
 )
 
 // Waiter is a place in the queue for the tasks of a pool, for programs that wait instead of
-// handling ErrExhausted. It belongs to the goroutine that drives the engine. It waits for one
+// handling ErrExhausted: the example of rdma.Pool shows one. It belongs to the goroutine that drives the engine. It waits for one
 // pool at a time, the last one given to Wait, and can be used again.
 type Waiter struct {
 	retry func()

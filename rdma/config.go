@@ -21,9 +21,12 @@ const (
 // Config configures a context of connections. The zero value is usable: it allows one reliable
 // connection, and peers may read nothing.
 type Config struct {
-	// Transport is the transport service: verbs.RC, the zero value, or verbs.UC. UC has no
-	// reads and no atomics, and repeats nothing: a task whose packets are lost has still
-	// succeeded.
+	// Transport is the transport service: verbs.RC, the zero value, or verbs.UC. Over UC nothing is
+	// acknowledged: a task succeeds when its packets have left, and a message that is lost, or finds
+	// no receive, is gone. There are sends and writes, but no reads and atomics. A connection is
+	// Ready when a signal or a message of the peer has arrived. There is no keepalive and no
+	// disconnect notice, so programs must tell each other when they end. UC connections are made
+	// from descriptors only.
 	Transport verbs.QPType
 	// Name appears in errors and logs. Empty: "rdma".
 	Name string
@@ -36,10 +39,11 @@ type Config struct {
 	// Permissions are what peers may do, where the memory map allows it too: mmap.RemoteRead
 	// and RemoteAtomic; others are ignored. The memory map alone decides whether a peer may
 	// write, since ready signals, keepalives and disconnect notices are writes. Zero: peers may
-	// neither read nor do atomics.
+	// neither read nor do atomics. A violation fails the peer's task with ErrRemoteAccess or
+	// ErrRemoteInvalid, leaves memory untouched, and ends the connection at both ends.
 	Permissions mmap.Permission
 	// Path is the local address, and what packets carry.
-	Path Path
+	Path PathConfig
 
 	// MaxConnections is how many connections can exist at a time. Zero: 1.
 	MaxConnections int
@@ -104,8 +108,8 @@ type Config struct {
 	SilenceTimeout time.Duration
 }
 
-// Path is the local address that packets use, and the fields of their headers.
-type Path struct {
+// PathConfig is the local address that packets use, and the fields of their headers.
+type PathConfig struct {
 	// Port of the device, from 1. Zero: 1. Connections by address use the port that has the
 	// local address.
 	Port int
@@ -142,7 +146,7 @@ type DatagramsConfig struct {
 	// in it. Nil: the device's default.
 	PD verbs.PD
 	// Path is as in Config.
-	Path Path
+	Path PathConfig
 
 	// QKey is the Q_Key that a message must carry for the endpoint to accept it. Descriptors
 	// of endpoints contain it. A reply to a peer that is known only by its messages carries

@@ -75,11 +75,11 @@ func TestBadConfig(t *testing.T) {
 		text string
 	}{
 		{"domain of another device", rdma.Config{PD: other.DefaultPD()}, rdma.ErrInvalid, "Config.PD"},
-		{"port", rdma.Config{Path: rdma.Path{Port: 2}}, rdma.ErrRange, "Config.Path.Port"},
-		{"GID index", rdma.Config{Path: rdma.Path{GIDIndex: new(77)}}, rdma.ErrGID, "use one of 0 (127."},
-		{"negative GID index", rdma.Config{Path: rdma.Path{GIDIndex: new(-1)}}, rdma.ErrGID, "RoCEv2"},
-		{"MTU", rdma.Config{Path: rdma.Path{MTU: 1500}}, rdma.ErrRange, "256, 512"},
-		{"SL", rdma.Config{Path: rdma.Path{SL: 8}}, rdma.ErrRange, "Config.Path.SL"},
+		{"port", rdma.Config{Path: rdma.PathConfig{Port: 2}}, rdma.ErrRange, "Config.Path.Port"},
+		{"GID index", rdma.Config{Path: rdma.PathConfig{GIDIndex: new(77)}}, rdma.ErrGID, "use one of 0 (127."},
+		{"negative GID index", rdma.Config{Path: rdma.PathConfig{GIDIndex: new(-1)}}, rdma.ErrGID, "RoCEv2"},
+		{"MTU", rdma.Config{Path: rdma.PathConfig{MTU: 1500}}, rdma.ErrRange, "256, 512"},
+		{"SL", rdma.Config{Path: rdma.PathConfig{SL: 8}}, rdma.ErrRange, "Config.Path.SL"},
 		{"RNRRetry", rdma.Config{RNRRetry: 8}, rdma.ErrRange, "Config.RNRRetry"},
 		{"SilenceTimeout", rdma.Config{SilenceTimeout: -time.Second}, rdma.ErrRange, "Config.SilenceTimeout"},
 		{"AckTimeout", rdma.Config{AckTimeout: math.MaxInt64}, rdma.ErrRange, "Config.AckTimeout"},
@@ -159,8 +159,8 @@ func TestMaxReadAtomic(t *testing.T) {
 
 func TestEveryConfigWorks(t *testing.T) {
 	for _, c := range []rdma.Config{
-		{Path: rdma.Path{MTU: 256}, MaxSGE: 1},
-		{Path: rdma.Path{SL: 3, TrafficClass: 0x20, MTU: 1024}},
+		{Path: rdma.PathConfig{MTU: 256}, MaxSGE: 1},
+		{Path: rdma.PathConfig{SL: 3, TrafficClass: 0x20, MTU: 1024}},
 		{AckTimeout: rdma.Forever, RNRRetry: rdma.None},
 		{Permissions: mmap.RemoteRead},
 		{SendQueueSize: 1, MaxConnections: 100},

@@ -269,7 +269,7 @@ func TestFamiliesMismatch(t *testing.T) {
 	if len(table) < 2 {
 		t.Skip("no IPv6 on the loopback interface")
 	}
-	six := must(rdma.New(r.b.dev, rdma.Config{Path: rdma.Path{GIDIndex: new(table[1].Index)}}))
+	six := must(rdma.New(r.b.dev, rdma.Config{Path: rdma.PathConfig{GIDIndex: new(table[1].Index)}}))
 	require.NoError(t, r.engine.Connect(six))
 	require.NoError(t, six.Start())
 	require.NoError(t, r.a.ctx.Start())
@@ -291,7 +291,7 @@ func TestIPv6(t *testing.T) {
 	}
 	var both []*rdma.Connections
 	for _, s := range []*side{r.a, r.b} {
-		c := must(rdma.New(s.dev, rdma.Config{Path: rdma.Path{GIDIndex: new(1)}}))
+		c := must(rdma.New(s.dev, rdma.Config{Path: rdma.PathConfig{GIDIndex: new(1)}}))
 		require.NoError(t, r.engine.Connect(c))
 		require.NoError(t, c.Start())
 		both = append(both, c)

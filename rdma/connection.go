@@ -78,6 +78,41 @@ func (s ConnectionState) usable() bool { return s == Exported || s == Connecting
 // Connection is one end of a connection, RC or UC. It belongs to the goroutine that drives the
 // engine; State says what other goroutines may call. A Connection that has ended is not used
 // again; tasks can be moved to another one with SetConnection.
+//
+// A connection is Connecting, then Ready. It is Exported before that until Connect has the peer's
+// descriptor, or from ConnectRequest.Prepare to Accept. A failure makes it Failed; Close by either
+// end makes it Closed. Connections.OnConnection reports each change. Tasks that are submitted
+// before a connection is Ready wait until it is, in order; if it fails or is closed instead, they
+// come back flushed, with the reason. Receives belong to no connection: each takes the next message
+// of any connection, unless Connections.ReceivePerConnection gives each its own.
+//
+// A task that fails ends its connection (IBTA 9.9.2): all other tasks on it come back flushed,
+// with the reason (TaskError). A request of the peer that this end had to refuse ends the
+// connection too. Other connections go on. A Failed connection keeps its place among
+// Config.MaxConnections until Close; a closed one gives it back when OnConnection reports
+// Closed.
+//
+// How an end learns what became of its peer:
+//
+//   - The peer is not there. Connect waits for Config.ConnectTimeout (a minute), then the
+//     connection fails with ErrTimeout.
+//   - The peer closes the connection, or stops its context. When its posted tasks are done, it
+//     writes a disconnect notice into 8 bytes of this end's memory that are reserved for that.
+//     The connection is then Closed here too, with ErrPeerClosed. If both devices report writes
+//     to these bytes as software devices do, this end completes the tasks
+//     that it has posted, and answers with its own notice. The peer serves the tasks meanwhile,
+//     so that a lost acknowledgement fails no task. Adapters do not report such writes: then the
+//     tasks are flushed, even one that has arrived and whose acknowledgement was lost. The
+//     closing end waits for its tasks and the notice for at most Config.CloseTimeout (one
+//     second), and for the answer at most 500 ms of it. On connections made by address, messages
+//     of the connection manager take the place of the notices.
+//   - The peer rejects a Dial, does not listen, or does not answer: the connection fails with
+//     ErrRejected, ErrNotListening or ErrUnreachable.
+//   - The peer or the network dies. Tasks in flight fail with ErrRetryExceeded, and so does
+//     the connection. When this end has no task in flight and has heard nothing of the peer
+//     for Config.Keepalive (two seconds), it posts a keepalive, an empty write. A software
+//     device that shares memory with a peer on this machine notices at once that the peer's
+//     process has died.
 type Connection struct {
 	ctx       *Connections
 	id        uint64

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/internal/optional"
 	"github.com/verbena-rdma/verbena/internal/quota"
 	"github.com/verbena-rdma/verbena/rdma/internal/dialling"
 	"github.com/verbena-rdma/verbena/rdma/internal/helper"
@@ -279,7 +280,7 @@ func (e *cmEnd) disconnect() bool {
 	var err error
 	f := e.disconnectData
 	e.disconnectData = nil // if it panics, the peer is told without it, later
-	if id, ok := e.id.(verbs.DisconnectDataCMID); ok && f != nil {
+	if id, ok := e.id.(optional.DisconnectDataCMID); ok && f != nil {
 		data := f(e.conn)
 		err = id.DisconnectWith(data[:min(len(data), maxDisconnectData)])
 	} else {
@@ -298,7 +299,7 @@ func (e *cmEnd) disconnect() bool {
 // peer implements establishment: the device may know that the peer ends the connection, and not
 // have reported it.
 func (e *cmEnd) peer() life.Peer {
-	id, ok := e.id.(verbs.HeldDisconnectCMID)
+	id, ok := e.id.(optional.HeldDisconnectCMID)
 	if ok && e.conn.ctx.manager.cm != nil && id.DisconnectHeld() {
 		return life.Leaving
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/internal/profiling"
 	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/pe/backend"
 	"github.com/verbena-rdma/verbena/rdma/internal/deviceport"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -15,7 +16,7 @@ import (
 // the settings.
 type core struct {
 	*pe.Core
-	control *pe.Control
+	control backend.Control
 	dev     verbs.Device
 	host    host.Host // of dev: clock, random numbers and goroutines
 	set     *settings

@@ -12,6 +12,12 @@ import (
 // Datagrams is a context of datagrams: an endpoint that exchanges messages with any number of
 // peers, and with SRD also writes and reads their memory. An engine (package pe) drives it. The
 // transport service is UD or SRD: DatagramsConfig.Transport.
+//
+// The endpoint exists from Starting on, so the context is Running at once. ExportEndpoint makes the
+// endpoint's descriptor, and NewPeer makes a Peer from that of another endpoint; PeerAt and
+// ResolvePeer make a Peer from an address. Tasks are allocated for a Peer, and each message names
+// the Peer that sent it. A UD message fits into one packet; UD messages may be lost, duplicated or
+// reordered, SRD messages only reordered.
 type Datagrams struct {
 	parts
 	peers    map[EndpointAddr]*Peer // the peers that the context knows

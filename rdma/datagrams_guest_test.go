@@ -37,8 +37,8 @@ func TestGuestDatagrams(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, IPv4 %v", pair.name, is4), func(t *testing.T) {
 				engine := newEngine(t)
 				onA, onB := pair.a(t), pair.b(t)
-				a := newDatagramProgram(t, engine, onA, rdma.DatagramsConfig{Name: "a", Path: rdma.Path{MTU: 1024, GIDIndex: gidOf(t, onA, is4)}})
-				b := newDatagramProgram(t, engine, onB, rdma.DatagramsConfig{Name: "b", Path: rdma.Path{MTU: 1024, GIDIndex: gidOf(t, onB, is4)}})
+				a := newDatagramProgram(t, engine, onA, rdma.DatagramsConfig{Name: "a", Path: rdma.PathConfig{MTU: 1024, GIDIndex: gidOf(t, onA, is4)}})
+				b := newDatagramProgram(t, engine, onB, rdma.DatagramsConfig{Name: "b", Path: rdma.PathConfig{MTU: 1024, GIDIndex: gidOf(t, onB, is4)}})
 				exchangeDatagrams(t, a, b)
 				if pair.name != "soft to soft" { // both have one address of another namespace, and only one has UDP port 4791
 					resolveAndSend(t, a, b)
@@ -56,9 +56,9 @@ func TestGuestTrafficClass(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, IPv4 %v", pair.name, is4), func(t *testing.T) {
 				engine := newEngine(t)
 				onA, onB := pair.a(t), pair.b(t)
-				cfg := rdma.DatagramsConfig{Name: "a", Path: rdma.Path{MTU: 1024, GIDIndex: gidOf(t, onA, is4), TrafficClass: 0xba}}
+				cfg := rdma.DatagramsConfig{Name: "a", Path: rdma.PathConfig{MTU: 1024, GIDIndex: gidOf(t, onA, is4), TrafficClass: 0xba}}
 				a := newDatagramProgram(t, engine, onA, cfg)
-				b := newDatagramProgram(t, engine, onB, rdma.DatagramsConfig{Name: "b", Path: rdma.Path{MTU: 1024, GIDIndex: gidOf(t, onB, is4)}})
+				b := newDatagramProgram(t, engine, onB, rdma.DatagramsConfig{Name: "b", Path: rdma.PathConfig{MTU: 1024, GIDIndex: gidOf(t, onB, is4)}})
 				var grh verbs.GRH
 				b.onGot = func(m *rdma.Message) { grh, _ = m.GRH() }
 				a.send(a.peerOf(b), "hello")

@@ -21,7 +21,7 @@ func TestDialMTU(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%d to %d", c.client, c.server), func(t *testing.T) {
 			cs := newDialRig(t)
-			server, client := cs.add(rdma.Config{Path: rdma.Path{MTU: c.server}}), cs.add(rdma.Config{Path: rdma.Path{MTU: c.client}})
+			server, client := cs.add(rdma.Config{Path: rdma.PathConfig{MTU: c.server}}), cs.add(rdma.Config{Path: rdma.PathConfig{MTU: c.client}})
 			cs.start(server, client)
 			requests := 0
 			var accepted *rdma.Connection
@@ -56,7 +56,7 @@ func TestDialMTUOfTheInterface(t *testing.T) {
 			a.KernelCM()
 			b.KernelCM()
 			cs := newDialRig(t, closed(t, a), closed(t, b))
-			client, server := cs.add(rdma.Config{Path: rdma.Path{MTU: limits[0]}}), cs.add(rdma.Config{Path: rdma.Path{MTU: limits[1]}})
+			client, server := cs.add(rdma.Config{Path: rdma.PathConfig{MTU: limits[0]}}), cs.add(rdma.Config{Path: rdma.PathConfig{MTU: limits[1]}})
 			cs.start(server, client)
 			refused := error(nil)
 			_, addr := cs.listen(server, rdma.ListenConfig{OnRequest: func(q *rdma.ConnectRequest) {

@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/internal/friend"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
@@ -22,7 +23,7 @@ func TestOwnProtectionDomain(t *testing.T) {
 	mem := must(mmap.New(dev, mmap.Config{Size: 4096, Permissions: mmap.LocalReadWrite, PD: pd}))
 	require.ErrorIs(t, mem.AddPD(pd), mmap.ErrExists)
 	require.NoError(t, mem.AddDevice(dev))
-	assert.Equal(t, []verbs.Device{dev}, mem.Devices())
+	assert.Equal(t, []verbs.Device{dev}, mem.Friends(friend.Package{}).Devices())
 	bufs := r.a.bufs
 
 	var writes outcome[*rdma.Task]

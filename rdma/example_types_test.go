@@ -106,6 +106,35 @@ func ExampleConnection() {
 	// <nil>
 }
 
+// A pool that several connections share can run out. A pe.Waiter calls a function when a task is free.
+func ExamplePool() {
+	p := newExample(rdma.Config{})
+	defer p.close()
+	writes := must(p.rdma.Pool(1, pe.FreeTask, pe.FailContext))
+	fmt.Println(p.run(func(conn *rdma.Connection) error {
+		left := 3
+		var waiter *pe.Waiter
+		write := func() {
+			for ; left > 0; left-- {
+				task, err := writes.Write(conn, p.bufs.Source(p.memory, 0, 13), p.bufs.Target(p.remote, 1024, 13))
+				if waiter.Wait(err) {
+					fmt.Println("waiting, with", left, "to write")
+					return // until it is called again
+				}
+				p.rdma.Fail(pe.SubmitOrFree(task, err))
+			}
+			_ = p.rdma.StopWhenDone()
+		}
+		waiter = pe.NewWaiter(write)
+		write()
+		return nil
+	}))
+	// Output:
+	// waiting, with 2 to write
+	// waiting, with 1 to write
+	// <nil>
+}
+
 // A receive is submitted again after each message, with its buffer emptied.
 func ExampleReceiveTask() {
 	p := newExample(rdma.Config{})

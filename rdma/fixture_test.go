@@ -328,7 +328,7 @@ func (o *outcome[T]) count() int { return len(o.done) + len(o.failed) }
 func anyPool[P any](c interface {
 	Pool(n int, done func(*rdma.Task), failed func(*rdma.Task, error)) (*P, error)
 }) *P {
-	return must(c.Pool(64, pe.Done[*rdma.Task], pe.Failed[*rdma.Task]))
+	return must(c.Pool(64, pe.TaskDone[*rdma.Task], pe.TaskFailed[*rdma.Task]))
 }
 
 func must[V any](v V, err error) V {

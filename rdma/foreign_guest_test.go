@@ -107,7 +107,7 @@ func newContextEnd(t *testing.T, dev verbs.Device, tool *foreignTool, client boo
 		require.NoError(t, e.engine.Close())
 	})
 	if n := tool.toServer + tool.toClient; n > 0 {
-		e.sends = must(e.ctx.Pool(tool.connections*n, pe.Done, pe.Failed))
+		e.sends = must(e.ctx.Pool(tool.connections*n, pe.TaskDone, pe.TaskFailed))
 		require.NoError(t, e.ctx.Receive(tool.connections*n, tool.size, func(m *rdma.Message) {
 			assert.Equal(t, tool.size, m.Length())
 			e.countMessage(m.Connection())

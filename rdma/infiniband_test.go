@@ -48,7 +48,7 @@ func TestInfiniBandByAddress(t *testing.T) {
 		return d
 	}
 	cs := newDialRig(t, open(), open())
-	server, client := cs.add(rdma.Config{Path: rdma.Path{GIDIndex: new(0)}}), cs.add(rdma.Config{Path: rdma.Path{GIDIndex: new(0)}})
+	server, client := cs.add(rdma.Config{Path: rdma.PathConfig{GIDIndex: new(0)}}), cs.add(rdma.Config{Path: rdma.PathConfig{GIDIndex: new(0)}})
 	cs.start(server, client)
 	l, err := server.Listen(":0", rdma.ListenConfig{})
 	require.NoError(t, err)

@@ -30,7 +30,7 @@ var guestGroups = []guestGroup{{true, "239.255.74.1"}, {false, "ff15::7401"}}
 func (g guestGroup) open(t *testing.T, open func(*testing.T) verbs.Device) *datagramProgram {
 	t.Helper()
 	dev := open(t)
-	return newDatagramProgram(t, newEngine(t), dev, rdma.DatagramsConfig{Path: rdma.Path{MTU: 1024, GIDIndex: gidOf(t, dev, g.is4)}})
+	return newDatagramProgram(t, newEngine(t), dev, rdma.DatagramsConfig{Path: rdma.PathConfig{MTU: 1024, GIDIndex: gidOf(t, dev, g.is4)}})
 }
 
 // join joins the group where the device is.

@@ -38,7 +38,7 @@ func (p *Pool) Read(conn *Connection, src, dst *bufinv.Buf) (*Task, error) {
 // peer, whose program is not notified. With src nil it writes no bytes, and dst may be nil too.
 // Writing does not change dst: the next submission writes to the same place. When the task
 // completes, the peer's device has acknowledged it; that does not mean that the peer's program
-// can see the data: see the package comment.
+// can see the data: see Pool, Order.
 func (p *Pool) Write(conn *Connection, src, dst *bufinv.Buf) (*Task, error) {
 	return p.alloc(OpWrite, conn, src, dst)
 }
@@ -90,8 +90,36 @@ func (p *Pool) SyncEventGet(conn *Connection, ev *syncevent.Event) (*Task, error
 }
 
 // SyncEventSet allocates a task that sets ev to value, with a write, which wakes the waiters
-// at the peer. The package comment, under Sync events, says what these may rely on. Everything
-// else is as with SyncEventGet, except that it needs no permission.
+// at the peer. Everything else is as with SyncEventGet, except that it needs no permission.
+//
+// What the peer may rely on when its wait has returned:
+//
+//   - After an addition: the data of all earlier writes and sends of the same connection is in
+//     place. By IBTA 9.5, the data of a write is in place after any of three: the write's own
+//     immediate has arrived, a later send has completed at the peer, or a later atomic has
+//     changed memory.
+//   - After a set: the same on the software device, which places packets in the order of their
+//     sequence numbers, and the value last, with an atomic store. No standard promises it for
+//     adapters: a set is a plain write, and IBTA 9.5 does not say when a write becomes visible
+//     if nothing follows it. In practice it holds where the writes of an adapter reach memory
+//     in order, which is the rule of PCI Express for writes without relaxed ordering (Base
+//     Specification, 2.4.1). If the program depends on it, use an addition.
+//   - Relaxed ordering removes these guarantees (ibv_reg_mr(3), ordering semantics): neither
+//     the map that the data goes to nor one that holds an event may have mmap.RelaxedOrdering.
+//     The library's own memory of an event never does.
+//   - Reads and gets are the exception: those submitted before may still be under
+//     way, and may see what later writes, sets and additions do (IBTA 10.8.3.3,
+//     table of ordering rules). Those submitted after see it all.
+//   - Across connections: nothing, even between the same two contexts.
+//
+// A completed set or addition tells the sender that the peer's device has it. It does not mean
+// that a waiter was woken.
+//
+// On the software device nobody sees half of a set: a write of 8 aligned bytes is one atomic
+// store. On 64-bit machines a get never returns half of one. For adapters the standards do not
+// promise this: PCI Express recommends that writes become visible in units of no less than 4
+// bytes (Base Specification, 2.4.3), and machines today write 8 aligned bytes at once. Atomics
+// are never torn, on any device.
 func (p *Pool) SyncEventSet(conn *Connection, ev *syncevent.Event, value uint64) (*Task, error) {
 	t, err := p.allocEvent(OpSyncEventSet, conn, ev)
 	if err == nil {
@@ -169,6 +197,49 @@ func (r *Task) setBuffers(to target, local, remote *bufinv.Buf) error {
 
 // Pool is a pool of tasks of a context of connections. A task can do any operation; the
 // methods of the pool allocate it for one.
+//
+// # Buffers
+//
+// Alloc hands buffers over to the task, with their references, even when it fails;
+// Free drops them. bufinv.Buf.Ref keeps a buffer beyond that. From Submit to the
+// callback, the memory and the buffers must not be touched; in the callback they are
+// the program's again. Receives, reads and the results of atomics begin with empty buffers
+// each time that they are submitted, unless SetAppend has been called; package bufinv has
+// the rule. A receive that is too small for its message fails, at both ends.
+//
+// A source without data is an error, because nothing would be moved. No buffer at all
+// makes a message of no bytes.
+//
+// # Order
+//
+// Tasks of one connection begin, and complete, in the order of submission (IBTA 10.8.3);
+// callbacks of one connection come in that order. At the peer, a send, or a write with
+// immediate, shows up after the data of all earlier writes of the same connection is in place
+// (IBTA 9.5). A read may still be under way when later sends and writes take effect (IBTA
+// 10.8.3.3): wait for its callback where that matters. There is no order between connections.
+//
+// A completed write or send means that the peer's device has it, not that the
+// peer's program has seen it, nor that the program lives. To notify the peer of a
+// write, use a write with immediate, or a send after it. Do not watch memory for
+// the last byte: in which order bytes of one message appear is not defined.
+//
+// Atomics are atomic to other atomics through the same device of the peer (IBTA 9.4.5.1), and
+// on the software device also to sync/atomic of the peer's program.
+//
+// # A pool for many connections
+//
+// A task is out of the pool until it is freed. So one slow peer can hold them all: one that is silent
+// holds those submitted to it until the device gives up, one that posts no receives holds sends for
+// as long as Config.RNRRetry says. Tasks that others have then go on: each connection has its own
+// queue pair, and can have a task at the device in any case. But the next allocation fails for every
+// connection, with an error that matches pe.ErrExhausted. Give each connection a pool of its own, or
+// count the tasks of each and limit them. To wait for a task instead, use a pe.Waiter: it calls a
+// function when one is free, the first that waits first (see the example).
+//
+// # Queues
+//
+// The program never meets a full queue: tasks that find no room at the device wait in the context, in
+// order. Receives of all pools share one queue.
 type Pool struct{ taskPool }
 
 // DatagramPool is a pool of tasks of a context of datagrams. A task can do any operation; the
@@ -177,13 +248,13 @@ type DatagramPool struct{ taskPool }
 
 // Pool makes a pool of n tasks, at most pe.MaxTasks. done is called for each task that
 // succeeds, and failed for each that fails, on the engine's goroutine, inside Progress; the
-// error is a *TaskError, except where buffers were changed in flight. With pe.Done and pe.Failed,
+// error is a *TaskError, except where buffers were changed in flight. With pe.TaskDone and pe.TaskFailed,
 // each task has a function of its own: see pe.SubmitOrFree. A context can have several pools,
 // with different callbacks.
 //
 // It is legal in Idle, Starting and Running. A pool that is made in Idle makes the queues at the
 // device larger (Config.SendQueueSize); tasks of one that is made later wait, in order, while
-// the queues are full. Its errors are those of pe.AddPool, ErrInvalid if a function is missing,
+// the queues are full. Its errors are those of backend.AddPool, ErrInvalid if a function is missing,
 // and the device's.
 func (c *Connections) Pool(n int, done func(*Task), failed func(*Task, error)) (*Pool, error) {
 	p := &Pool{}

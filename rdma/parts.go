@@ -9,6 +9,7 @@ import (
 	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/pe/backend"
 	"github.com/verbena-rdma/verbena/rdma/internal/deadline"
 	"github.com/verbena-rdma/verbena/rdma/internal/dialling"
 	"github.com/verbena-rdma/verbena/rdma/internal/helper"
@@ -55,7 +56,7 @@ type parts struct {
 // init makes the parts of a context. written and last are parts that only connections have.
 func (c *parts) init(dev verbs.Device, set *settings, queuePairs queuePairs, written, last part) {
 	c.dev, c.host, c.set, c.port, c.queuePairs = dev, host.Of(dev), set, set.port, queuePairs
-	c.Core, c.control = pe.NewCore(set.Name, backend{c})
+	c.Core, c.control = backend.New(set.Name, asBackend{c})
 	c.Watch(func(_, next pe.State) {
 		if next == pe.Starting {
 			c.startingReported = true
@@ -97,14 +98,14 @@ func (c *parts) inOrder(written, last part) []part {
 	return slices.DeleteFunc(list, func(p part) bool { return p == nil })
 }
 
-// backend is a context as the pe.Backend of its engine.
-type backend struct{ c *parts }
+// asBackend is a context as the backend.Backend of its engine.
+type asBackend struct{ c *parts }
 
 // Host is the machine of the device, which the engine asks for.
-func (b backend) Host() host.Host { return b.c.host }
+func (b asBackend) Host() host.Host { return b.c.host }
 
-// Start implements pe.Backend.
-func (b backend) Start() (bool, error) {
+// Start implements backend.Backend.
+func (b asBackend) Start() (bool, error) {
 	c := b.c
 	c.phase, c.awaited, c.startingReported, c.kept, c.quiet = phaseUp, 0, false, nil, false
 	if err := c.refreshPort(); err != nil {
@@ -130,8 +131,8 @@ func (c *parts) release() error {
 	return errors.Join(errs...)
 }
 
-// Progress implements pe.Backend.
-func (b backend) Progress() int {
+// Progress implements backend.Backend.
+func (b asBackend) Progress() int {
 	c := b.c
 	c.inside = true
 	defer c.leave()
@@ -180,11 +181,11 @@ func (c *parts) anyBusy() bool {
 	return false
 }
 
-// Arm implements pe.Backend.
-func (b backend) Arm() bool { return !b.c.anyBusy() && b.c.lanes.arm() }
+// Arm implements backend.Backend.
+func (b asBackend) Arm() bool { return !b.c.anyBusy() && b.c.lanes.arm() }
 
-// Stop implements pe.Backend.
-func (b backend) Stop() {
+// Stop implements backend.Backend.
+func (b asBackend) Stop() {
 	c := b.c
 	c.phase = phaseDraining
 	c.receives.Stop()
@@ -193,8 +194,8 @@ func (b backend) Stop() {
 	c.wake()
 }
 
-// Idle implements pe.Backend.
-func (b backend) Idle() {
+// Idle implements backend.Backend.
+func (b asBackend) Idle() {
 	if err := b.c.release(); err != nil {
 		b.c.control.Log().Warn().Err(err).Msg("failed to release the device's resources")
 	}
@@ -412,4 +413,4 @@ func (c *core) Capabilities() Capabilities {
 }
 
 // Sleeper is where the engine can sleep: see lane.Group.Sleeper.
-func (b backend) Sleeper() host.Sleeper { return b.c.lanes.Sleeper() }
+func (b asBackend) Sleeper() host.Sleeper { return b.c.lanes.Sleeper() }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/pe/backend"
 )
 
 // pool is what the pools of tasks, receives and windows have in common.
@@ -37,15 +38,15 @@ func (p *pool[T]) fill(c *parts, op Operation, n int, done func(*T), failed func
 	if op != 0 && !c.set.caps.Supports(op) {
 		return fmt.Errorf("rdma: make a pool of %vs: %w by %s", op, ErrNotSupported, c.dev.Name())
 	}
-	newPool := pe.NewPool[T]
+	newPool := backend.NewPool[T]
 	if op == 0 {
-		newPool = pe.AddPool[T] // what tasks need is made with the pool, or they wait for it
+		newPool = backend.AddPool[T] // what tasks need is made with the pool, or they wait for it
 	}
 	tasks, err := newPool(c.control, op.String(), n, taskOf, init, drop)
 	if err != nil {
 		return err
 	}
-	tasks.AllowStarting() // a receive needs no connection, and other tasks need only their own
+	backend.AllowStarting(tasks) // a receive needs no connection, and other tasks need only their own
 	*p = pool[T]{tasks, done, failed}
 	return nil
 }

@@ -61,7 +61,7 @@ func TestPoolMadeInRunning(t *testing.T) {
 		require.NoError(t, rdma.FreeAll(all))
 
 		require.NoError(t, r.a.ctx.Stop())
-		_, err = r.a.ctx.Pool(1, pe.Done[*rdma.Task], pe.Failed[*rdma.Task])
+		_, err = r.a.ctx.Pool(1, pe.TaskDone[*rdma.Task], pe.TaskFailed[*rdma.Task])
 		require.ErrorIs(t, err, pe.ErrBadState)
 		r.until("both are Idle", func() bool { return r.a.ctx.State() == pe.Idle && r.b.ctx.State() == pe.Idle })
 		_, err = pool.Send(conn, nil)
@@ -117,7 +117,7 @@ func TestPoolWithoutMemory(t *testing.T) {
 		size := r.a.ctx.Config().SendQueueSize
 		limit()
 		for i := range 2 {
-			_, err := r.a.ctx.Pool(100, pe.Done[*rdma.Task], pe.Failed[*rdma.Task])
+			_, err := r.a.ctx.Pool(100, pe.TaskDone[*rdma.Task], pe.TaskFailed[*rdma.Task])
 			require.ErrorIs(t, err, verbs.ErrLimit)
 			require.Equal(t, 2*run+i+1, refused)
 			require.Equal(t, size, r.a.ctx.Config().SendQueueSize, "no task counts")

@@ -186,7 +186,7 @@ func entryAt(index int, gid verbs.GID) verbs.GIDEntry {
 func TestAddressComesBack(t *testing.T) {
 	dev := openTable(t, entryAt(0, gidOfFour), entryAt(1, gidOfSix))
 	cs := newDialRig(t)
-	chosen, given := cs.addOn(dev.Device, rdma.Config{}), cs.addOn(dev.Device, rdma.Config{Path: rdma.Path{GIDIndex: new(0)}})
+	chosen, given := cs.addOn(dev.Device, rdma.Config{}), cs.addOn(dev.Device, rdma.Config{Path: rdma.PathConfig{GIDIndex: new(0)}})
 	cs.start(chosen, given)
 	at := func(first, second verbs.GIDEntry) {
 		t.Helper()

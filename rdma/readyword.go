@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/verbena-rdma/verbena/internal/optional"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -28,7 +29,7 @@ func (r *readyWord) register(conn *Connection) (err error) {
 	if err != nil {
 		return fmt.Errorf("register the 8 bytes for the peer's ready signal with %s: %w", conn.ctx.dev.Name(), err)
 	}
-	if qp, ok := conn.lane.QP().(verbs.ExpectKeyQP); ok {
+	if qp, ok := conn.lane.QP().(optional.ExpectKeyQP); ok {
 		if err := qp.ExpectKey(r.region.RKey()); err != nil {
 			return errors.Join(err, r.region.Close())
 		}
@@ -38,13 +39,13 @@ func (r *readyWord) register(conn *Connection) (err error) {
 
 // watchable reports whether the device can report writes to the word.
 func (r *readyWord) watchable() bool {
-	_, able := r.region.(verbs.WatchableMR)
+	_, able := r.region.(optional.WatchableMR)
 	return able
 }
 
 // watch makes the device report writes to the word, if it can.
 func (r *readyWord) watch() (err error) {
-	if region, able := r.region.(verbs.WatchableMR); able {
+	if region, able := r.region.(optional.WatchableMR); able {
 		r.cancel, err = region.Watch(0, 8, r.onWrite)
 	}
 	return err

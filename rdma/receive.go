@@ -7,6 +7,7 @@ import (
 	"github.com/verbena-rdma/verbena/internal/friend"
 	"github.com/verbena-rdma/verbena/internal/profiling"
 	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/pe/backend"
 	"github.com/verbena-rdma/verbena/rdma/internal/receiving"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -18,7 +19,7 @@ type ReceivePool struct{ pool[ReceiveTask] }
 // receives in the order of their submission.
 type ReceiveTask struct {
 	pe.Task
-	control *pe.Control
+	control backend.Control
 	ctx     *parts
 	pool    *ReceivePool
 	recv    receiving.Receive
@@ -32,7 +33,7 @@ type ReceiveTask struct {
 
 // ReceivePool makes a pool of n receives. done and failed run on the engine's
 // goroutine, inside Progress; the error is a *TaskError, except where the destination
-// was changed in flight. It is legal in Idle. Its errors are those of pe.NewPool.
+// was changed in flight. It is legal in Idle. Its errors are those of backend.NewPool.
 //
 // All connections together have up to Capabilities.MaxReceives receives at the device; further ones
 // wait in the context, in order. With UC, and on a device without shared receive queues
@@ -109,12 +110,12 @@ func (t *ReceiveTask) gather() ([]verbs.SGE, error) {
 // caller's, with the data in its buffer. Errors match pe.ErrBadState, pe.ErrInUse and
 // pe.ErrFreed, and those of Alloc for the buffer.
 func (t *ReceiveTask) Submit(flags ...pe.SubmitFlags) error {
-	return t.submit(pe.JoinFlags(flags), false)
+	return t.submit(backend.JoinFlags(flags), false)
 }
 
 // TrySubmit is Submit after a check that the destination, if there is one, has room.
 func (t *ReceiveTask) TrySubmit(flags ...pe.SubmitFlags) error {
-	return t.submit(pe.JoinFlags(flags), true)
+	return t.submit(backend.JoinFlags(flags), true)
 }
 
 func (t *ReceiveTask) submit(flags pe.SubmitFlags, thorough bool) error {
@@ -134,7 +135,7 @@ func (t *ReceiveTask) enqueue(_ pe.SubmitFlags, thorough bool) error {
 		return err
 	}
 	if err := t.prepare(thorough); err != nil {
-		t.control.Abort(&t.Task)
+		t.control.End(&t.Task)
 		return fmt.Errorf("rdma: submit a receive: %w", err)
 	}
 	t.ctx.receives.Push(&t.recv)

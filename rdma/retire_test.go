@@ -75,7 +75,7 @@ func TestArmBeforeTheLastConnectionsEnd(t *testing.T) {
 		require.NoError(t, err)
 	}
 	if c.State() == pe.Running {
-		require.False(t, backend{&c.parts}.Arm(), "the context is to stop")
+		require.False(t, asBackend{&c.parts}.Arm(), "the context is to stop")
 	}
 	for c.State() != pe.Idle {
 		_, err = engine.Progress()

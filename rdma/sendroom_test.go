@@ -69,7 +69,7 @@ func TestPeersThatTakeNothing(t *testing.T) {
 			t.Cleanup(func() { require.NoError(t, f.peer.Close()) })
 			require.NoError(t, f.c.ctx.Start())
 			f.connect(2)
-			f.pool = must(f.a.ctx.Pool(1000, pe.Done[*rdma.Task], pe.Failed[*rdma.Task]))
+			f.pool = must(f.a.ctx.Pool(1000, pe.TaskDone[*rdma.Task], pe.TaskFailed[*rdma.Task]))
 			test(f)
 			require.Equal(t, pe.Running, f.a.ctx.State())
 			for _, conn := range f.a.conns {

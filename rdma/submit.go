@@ -7,6 +7,7 @@ import (
 	"github.com/verbena-rdma/verbena/internal/friend"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/pe/backend"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -27,12 +28,16 @@ import (
 // Errors match pe.ErrBadState, pe.ErrInUse and pe.ErrFreed, ErrNotReady on a connection that
 // is Failed or Closed, ErrNotSupported, and those of Alloc for the buffers. If the device
 // cannot reach the address of a Peer, the task fails with ErrRetryExceeded and the reason.
-func (r *Task) Submit(flags ...pe.SubmitFlags) error { return r.submit(pe.JoinFlags(flags), false) }
+func (r *Task) Submit(flags ...pe.SubmitFlags) error {
+	return r.submit(backend.JoinFlags(flags), false)
+}
 
 // TrySubmit is Submit after a check of everything that can be known here: also
 // the permissions and bounds that the peer's descriptor gave, alignment, and the
 // limits of the device.
-func (r *Task) TrySubmit(flags ...pe.SubmitFlags) error { return r.submit(pe.JoinFlags(flags), true) }
+func (r *Task) TrySubmit(flags ...pe.SubmitFlags) error {
+	return r.submit(backend.JoinFlags(flags), true)
+}
 
 // Flush gives the device all tasks that wait because of pe.Aggregate, as the next submission
 // without that flag would. If none wait, and in Idle, it does nothing. It allocates nothing,
@@ -65,7 +70,7 @@ func (r *Task) enqueue(flags pe.SubmitFlags, thorough bool) error {
 		return err
 	}
 	if err := r.prepare(thorough); err != nil {
-		r.control.Abort(&r.Task)
+		r.control.End(&r.Task)
 		return fmt.Errorf("rdma: %s: %w", operations[r.op].submit, err)
 	}
 	r.send.Unreported = flags&pe.OptimizeReports != 0

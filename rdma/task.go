@@ -8,6 +8,7 @@ import (
 	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/internal/profiling"
 	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/pe/backend"
 	"github.com/verbena-rdma/verbena/syncevent"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -17,7 +18,7 @@ import (
 // Peer. It can be submitted again and again, until Free puts it back into the pool.
 type Task struct {
 	pe.Task
-	control *pe.Control
+	control backend.Control
 	ctx     *parts
 	pool    *taskPool
 	to      target
@@ -264,7 +265,7 @@ func (r *Task) room() int {
 	if r.appends {
 		return r.local.ListRoom()
 	}
-	return r.local.ListEmptiedRoom()
+	return r.local.Friends(friend.Package{}).ListEmptiedRoom()
 }
 
 // drop releases the buffers and the event of a freed task.

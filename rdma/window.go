@@ -8,6 +8,7 @@ import (
 	"github.com/verbena-rdma/verbena/internal/lane"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/pe/backend"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -18,7 +19,7 @@ type WindowPool struct {
 }
 
 // WindowPool makes a pool of n memory windows. It is legal in Idle. Its errors are those of
-// pe.NewPool, and ErrNotSupported where the device lacks windows of type 2, or
+// backend.NewPool, and ErrNotSupported where the device lacks windows of type 2, or
 // invalidation (Capabilities.Windows).
 func (c *Connections) WindowPool(n int) (*WindowPool, error) {
 	const op = "make a pool of memory windows"
@@ -28,7 +29,7 @@ func (c *Connections) WindowPool(n int) (*WindowPool, error) {
 	if !c.set.caps.Windows {
 		return nil, fmt.Errorf("rdma: %s: %w by %s", op, ErrNotSupported, c.dev.Name())
 	}
-	tasks, err := pe.NewPool(c.control, "memory window", n,
+	tasks, err := backend.NewPool(c.control, "memory window", n,
 		func(w *Window) *pe.Task { return &w.task },
 		func(w *Window) {
 			w.ctx, w.place.Value = c, w
@@ -68,7 +69,8 @@ func (p *WindowPool) Alloc(conn *Connection) (*Window, error) {
 // Window is a memory window of type 2 (IBTA 10.6.7, ibv_alloc_mw(3)). It lends part of a
 // memory map to the peer of one connection, with its own permissions, and can take it back at
 // once. Nobody else can use it, even with its key. The peer imports what Export returns with
-// mmap.Import, and uses it as any memory map.
+// mmap.Import, and uses it as any memory map. The map that is lent needs mmap.BindWindows, and need not
+// grant anything to peers. Bind and Invalidate run in order with the tasks of the connection.
 //
 // After a window was taken back, requests of the peer that use it fail, and so does the
 // connection. So a trusted peer should report that it is done, or invalidate the window itself
@@ -196,7 +198,7 @@ func (w *Window) beginRequest(op string, complete bool) error {
 
 // abortRequest ends a request that was not posted.
 func (w *Window) abortRequest(op string, err error) error {
-	w.ctx.control.Abort(&w.task)
+	w.ctx.control.End(&w.task)
 	return fmt.Errorf("rdma: %s: %w", op, err)
 }
 

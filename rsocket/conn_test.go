@@ -33,7 +33,7 @@ func TestPath(t *testing.T) {
 	defer func() { require.NoError(t, d.Close()) }()
 	gids, err := d.GIDs(1)
 	require.NoError(t, err)
-	for _, wrong := range []rdma.Path{{Port: 9}, {GIDIndex: new(len(gids))}} {
+	for _, wrong := range []rdma.PathConfig{{Port: 9}, {GIDIndex: new(len(gids))}} {
 		_, err := New(Config{Device: d, Path: wrong})
 		require.Error(t, err)
 	}
@@ -42,7 +42,7 @@ func TestPath(t *testing.T) {
 		if !e.GID.Addr().Unmap().Is4() {
 			continue // connect dials an IPv4 address
 		}
-		client, err := New(Config{Device: d, Path: rdma.Path{Port: 1, GIDIndex: &e.Index, MTU: verbs.MTU(512)}, MaxConnections: 1})
+		client, err := New(Config{Device: d, Path: rdma.PathConfig{Port: 1, GIDIndex: &e.Index, MTU: verbs.MTU(512)}, MaxConnections: 1})
 		require.NoError(t, err)
 		near, far := connect(t, client, server)
 		require.Equal(t, e.GID.Addr().Unmap(), near.LocalAddr().(*Addr).Addr().Unmap())

@@ -79,7 +79,7 @@ func TestReceiveMemory(t *testing.T) {
 
 // When all places are taken, the error says how many connections are closed and still send.
 func TestFullOfClosedConnections(t *testing.T) {
-	client, server := open(t, soft.Config{}, Config{MaxConnections: 2}), open(t, soft.Config{}, Config{ReceiveBuffer: MinBuffer})
+	client, server := open(t, soft.Config{}, Config{MaxConnections: 2}), open(t, soft.Config{}, Config{ReceiveBuffer: minBuffer})
 	near, far := connect(t, client, server)
 	other, otherFar := connect(t, client, server)
 	_, err := near.Write(make([]byte, 500_000)) // more than the peer has room for

@@ -68,7 +68,7 @@ func TestResetWhilePeerIsFull(t *testing.T) {
 func TestWait(t *testing.T) {
 	for name, dev := range paths {
 		t.Run(name, func(t *testing.T) {
-			client, server := open(t, dev, Config{}), open(t, dev, Config{ReceiveBuffer: MinBuffer})
+			client, server := open(t, dev, Config{}), open(t, dev, Config{ReceiveBuffer: minBuffer})
 			for _, reset := range []bool{false, true} {
 				near, far := connect(t, client, server)
 				const size = 500_000 // more than the peer has room for, and less than Config.SendBuffer

@@ -37,7 +37,7 @@ func TestSendMemory(t *testing.T) {
 	for name, dev := range map[string]soft.Config{"shared memory": {}, "UDP": {DisableLocal: true}} {
 		t.Run(name, func(t *testing.T) {
 			server := open(t, dev, rsocket.Config{MaxConnections: 64, SendMemory: limit})
-			hostile, honest := open(t, dev, rsocket.Config{ReceiveBuffer: rsocket.MinBuffer}), open(t, dev, rsocket.Config{})
+			hostile, honest := open(t, dev, rsocket.Config{ReceiveBuffer: 64 << 10}), open(t, dev, rsocket.Config{})
 			l := listen(t, server)
 			dial := func(s *rsocket.Stack) (near, far *rsocket.Conn) {
 				near, err := s.Dial(context.Background(), l.Addr().String())

@@ -92,7 +92,7 @@ func TestAddresses(t *testing.T) {
 
 // While the last connection is closed and has data left to send, others can be made.
 func TestDialWhileLastConnectionCloses(t *testing.T) {
-	server := open(t, soft.Config{}, rsocket.Config{ReceiveBuffer: rsocket.MinBuffer})
+	server := open(t, soft.Config{}, rsocket.Config{ReceiveBuffer: 64 << 10})
 	l := listen(t, server)
 	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 	defer cancel()

@@ -33,7 +33,7 @@ type Config struct {
 	Device verbs.Device
 	// Path is that of rdma.Config, for all connections of the Stack: the device's port, the address
 	// to dial from, and how packets are sent.
-	Path rdma.Path
+	Path rdma.PathConfig
 	// MaxConnections is how many connections can exist at a time, until all of their data has been
 	// sent after Close. Requests beyond it are rejected, and Dial fails with rdma.ErrFull. Zero:
 	// 16,384, on adapters 1,024, or what the device's completion queues or half of ReceiveMemory
@@ -83,8 +83,8 @@ type Config struct {
 
 // Limits of Config.ReceiveBuffer and SendBuffer.
 const (
-	MinBuffer = 64 << 10
-	MaxBuffer = 256 << 20
+	minBuffer = 64 << 10
+	maxBuffer = 256 << 20
 )
 
 const defaultBacklog = 1024
@@ -99,8 +99,8 @@ func (c *Config) complete() error {
 		return fmt.Errorf("%w: Config.Device is missing; open one with package device, or use the functions Listen and Dial", ErrInvalid)
 	case min(c.MaxConnections, c.ReceiveMemory, c.SendMemory, c.Backlog) < 0:
 		return fmt.Errorf("%w: MaxConnections is %d, ReceiveMemory is %d bytes, SendMemory is %d bytes and Backlog is %d; none may be negative", ErrRange, c.MaxConnections, c.ReceiveMemory, c.SendMemory, c.Backlog)
-	case min(c.ReceiveBuffer, c.SendBuffer) < MinBuffer || max(c.ReceiveBuffer, c.SendBuffer) > MaxBuffer:
-		return fmt.Errorf("%w: ReceiveBuffer is %d bytes and SendBuffer is %d; each must be %d to %d", ErrRange, c.ReceiveBuffer, c.SendBuffer, MinBuffer, MaxBuffer)
+	case min(c.ReceiveBuffer, c.SendBuffer) < minBuffer || max(c.ReceiveBuffer, c.SendBuffer) > maxBuffer:
+		return fmt.Errorf("%w: ReceiveBuffer is %d bytes and SendBuffer is %d; each must be %d to %d", ErrRange, c.ReceiveBuffer, c.SendBuffer, minBuffer, maxBuffer)
 	case c.SilenceTimeout < 0:
 		return fmt.Errorf("%w: SilenceTimeout is %v; it must be positive, or zero for two minutes", ErrRange, c.SilenceTimeout)
 	case c.KeepAlive < 0 && c.KeepAlive != None || c.Linger < 0 && c.Linger != None:

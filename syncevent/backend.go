@@ -5,17 +5,17 @@ import "github.com/verbena-rdma/verbena/pe"
 // progressBudget bounds the tasks that one Progress handles.
 const progressBudget = 128
 
-// backend implements pe.Backend for a Context.
-type backend struct{ c *Context }
+// asBackend implements backend.Backend for a Context.
+type asBackend struct{ c *Context }
 
-// Start implements pe.Backend.
-func (b backend) Start() (bool, error) {
+// Start implements backend.Backend.
+func (b asBackend) Start() (bool, error) {
 	b.c.stopping = false
 	return true, nil
 }
 
-// Progress implements pe.Backend.
-func (b backend) Progress() int {
+// Progress implements backend.Backend.
+func (b asBackend) Progress() int {
 	c := b.c
 	n := 0
 	for ; n < progressBudget/2; n++ {
@@ -45,15 +45,15 @@ func (c *Context) nextReady() *Task {
 	return nil
 }
 
-// Arm implements pe.Backend. A wait that ends wakes the engine itself.
-func (b backend) Arm() bool {
+// Arm implements backend.Backend. A wait that ends wakes the engine itself.
+func (b asBackend) Arm() bool {
 	b.c.mu.Lock()
 	defer b.c.mu.Unlock()
 	return b.c.submitted.Len() == 0 && b.c.ready.Len() == 0
 }
 
-// Stop implements pe.Backend.
-func (b backend) Stop() {
+// Stop implements backend.Backend.
+func (b asBackend) Stop() {
 	c := b.c
 	c.stopping = true
 	for _, t := range c.tasks {
@@ -72,5 +72,5 @@ func (c *Context) reportStopped() {
 	}
 }
 
-// Idle implements pe.Backend.
-func (b backend) Idle() {}
+// Idle implements backend.Backend.
+func (b asBackend) Idle() {}

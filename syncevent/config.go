@@ -42,9 +42,9 @@ func (p Publishers) String() string {
 
 // The range of Config.PollInterval, and its default.
 const (
-	MinPollInterval     = 50 * time.Microsecond
-	MaxPollInterval     = time.Second
-	DefaultPollInterval = 50 * time.Millisecond
+	minPollInterval     = 50 * time.Microsecond
+	maxPollInterval     = time.Second
+	defaultPollInterval = 50 * time.Millisecond
 )
 
 // Config configures an Event. The zero value is usable.
@@ -104,7 +104,7 @@ func (cfg *settings) resolve() error {
 		cfg.Publishers = PublishLocal
 	}
 	if cfg.PollInterval == 0 {
-		cfg.PollInterval = DefaultPollInterval
+		cfg.PollInterval = defaultPollInterval
 	}
 	switch {
 	case cfg.PD != nil && cfg.PD.Device() != cfg.dev:
@@ -113,8 +113,8 @@ func (cfg *settings) resolve() error {
 		return fmt.Errorf("%w: publishers %v have unknown bits", ErrInvalid, cfg.Publishers)
 	case cfg.Publishers.Has(PublishRemote) && cfg.dev == nil:
 		return fmt.Errorf("%w: publishers %v require a device, and none is given", ErrInvalid, cfg.Publishers)
-	case cfg.PollInterval < MinPollInterval || cfg.PollInterval > MaxPollInterval:
-		return fmt.Errorf("%w: the poll interval is %v; give %v to %v", ErrRange, cfg.PollInterval, MinPollInterval, MaxPollInterval)
+	case cfg.PollInterval < minPollInterval || cfg.PollInterval > maxPollInterval:
+		return fmt.Errorf("%w: the poll interval is %v; give %v to %v", ErrRange, cfg.PollInterval, minPollInterval, maxPollInterval)
 	case cfg.Memory != nil && cfg.Buf != nil:
 		return fmt.Errorf("%w: both memory and a buffer are given; leave one out", ErrInvalid)
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/pe/backend"
 )
 
 // ContextConfig configures a Context. The zero value is usable.
@@ -20,7 +21,7 @@ type ContextConfig struct {
 // (package pe).
 type Context struct {
 	*pe.Core
-	control *pe.Control
+	control backend.Control
 	tasks   []*Task // of all pools
 
 	submitted fifo.List[*Task] // gets, sets and additions, not done yet
@@ -36,7 +37,7 @@ func NewContext(cfg ContextConfig) (*Context, error) {
 		cfg.Name = "syncevent"
 	}
 	c := &Context{}
-	c.Core, c.control = pe.NewCore(cfg.Name, backend{c})
+	c.Core, c.control = backend.New(cfg.Name, asBackend{c})
 	if cfg.Engine != nil {
 		if err := cfg.Engine.Connect(c); err != nil {
 			return nil, fmt.Errorf("syncevent: make a context: %w", err)

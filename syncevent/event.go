@@ -12,6 +12,7 @@ import (
 	"unsafe"
 
 	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/internal/friend"
 	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -184,7 +185,7 @@ func (e *Event) watch() error {
 	if e.m == nil || !e.publishers.Has(PublishRemote) {
 		return nil
 	}
-	cancel, complete, err := e.m.Watch(int(e.addr-e.m.Addr()), wordSize, e.changed)
+	cancel, complete, err := e.m.Friends(friend.Package{}).Watch(int(e.addr-e.m.Addr()), wordSize, e.changed)
 	if err != nil {
 		return err
 	}

@@ -164,8 +164,8 @@ func (w *wakeRig) wakes(what string, asleep time.Duration, submit func(v uint64)
 	w.done = time.Time{}
 	require.NoError(w.t, submit(w.value))
 	w.until(func() bool { return !w.done.IsZero() })
-	due := time.Now().Add(syncevent.DefaultPollInterval)
-	timer := time.NewTimer(syncevent.DefaultPollInterval)
+	due := time.Now().Add(50 * time.Millisecond)
+	timer := time.NewTimer(50 * time.Millisecond)
 	got := <-woken
 	<-timer.C
 	late := time.Since(due)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/pe/backend"
 )
 
 // Pool is a pool of tasks. The methods that allocate a task choose its operation.
@@ -16,7 +17,7 @@ type Pool struct {
 // Pool makes a pool of n tasks, at most pe.MaxTasks. done and failed run on the engine's
 // goroutine, inside Progress; the error is a *TaskError. Stop ends a wait through failed, with
 // an error that matches ErrFlushed. A context can have several pools, with different
-// callbacks. Pool is legal in Idle. Its errors are those of pe.NewPool, and ErrInvalid where a
+// callbacks. Pool is legal in Idle. Its errors are those of backend.NewPool, and ErrInvalid where a
 // function is missing.
 func (c *Context) Pool(n int, done func(*Task), failed func(*Task, error)) (*Pool, error) {
 	if done == nil || failed == nil {
@@ -24,7 +25,7 @@ func (c *Context) Pool(n int, done func(*Task), failed func(*Task, error)) (*Poo
 	}
 	p := &Pool{done: done, failed: failed}
 	var err error
-	p.tasks, err = pe.NewPool(c.control, "sync event", n,
+	p.tasks, err = backend.NewPool(c.control, "sync event", n,
 		func(t *Task) *pe.Task { return &t.Task },
 		func(t *Task) {
 			t.control, t.ctx, t.pool, t.waiter.task, t.node.Value = c.control, c, p, t, t

@@ -6,6 +6,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/pe/backend"
 )
 
 // Operation is the operation of a task. Zero is none.
@@ -42,7 +43,7 @@ func (o Operation) String() string {
 // can be submitted again and again, until Free puts it back.
 type Task struct {
 	pe.Task
-	control *pe.Control
+	control backend.Control
 	ctx     *Context
 	pool    *Pool
 	ev      *Event

@@ -133,7 +133,7 @@ func (e *Event) addWaiter(w *waiter) {
 	}
 	if e.needsPolling {
 		e.lastSleep = e.host.Now()
-		e.schedulePoll(MinPollInterval)
+		e.schedulePoll(minPollInterval)
 	}
 }
 
@@ -221,7 +221,7 @@ func (e *Event) poll() {
 	defer e.mu.Unlock()
 	if e.pollScheduled = false; len(e.waiting) > 0 {
 		slept := e.host.Now().Sub(e.lastSleep)
-		e.schedulePoll(min(max(slept/8, MinPollInterval), e.interval))
+		e.schedulePoll(min(max(slept/8, minPollInterval), e.interval))
 	}
 }
 

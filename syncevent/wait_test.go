@@ -209,7 +209,7 @@ func TestPolling(t *testing.T) {
 		}()
 		synctest.Wait()
 		write(mem, 1)
-		assert.Equal(t, MinPollInterval, <-late)
+		assert.Equal(t, minPollInterval, <-late)
 		wg.Wait()
 		rests := func(why string) {
 			t.Helper()

@@ -128,22 +128,6 @@ type CMID interface {
 	Close() error
 }
 
-// HeldDisconnectCMID is an ID whose device tells the program of the peer's disconnect only when the
-// queue pair's requests are complete. The IDs of the software device implement it.
-type HeldDisconnectCMID interface {
-	// DisconnectHeld reports whether the peer has asked to end the connection, and
-	// CMDisconnected has not been reported. The peer may serve no requests any more.
-	DisconnectHeld() bool
-}
-
-// DisconnectDataCMID is an ID whose request to end the connection can carry private data. The IDs
-// of the software device implement it. librdmacm has no call for it.
-type DisconnectDataCMID interface {
-	// DisconnectWith is Disconnect with private data, at most 220 bytes. The peer's
-	// CMDisconnected has it, unless the peer has asked first.
-	DisconnectWith(privateData []byte) error
-}
-
 // CMParam is the content of a request or an acceptance.
 type CMParam struct {
 	QPN uint32 // of the queue pair, 24 bits
@@ -201,11 +185,9 @@ type CMStep int
 
 // The steps.
 const (
-	CMStepResolve   CMStep = iota + 1 // finding a route to an address
-	CMStepConnect                     // waiting for the answer to a request
-	CMStepAccept                      // waiting for the answer to an acceptance
-	CMStepListen                      // binding to an address
-	CMStepEstablish                   // answering an acceptance
+	CMStepResolve CMStep = iota + 1 // finding a route to an address
+	CMStepConnect                   // waiting for the answer to a request
+	CMStepAccept                    // waiting for the answer to an acceptance
 )
 
 // CMRejectReason is the peer's reason for rejecting (IBTA 12.6.7.2).

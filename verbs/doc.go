@@ -39,7 +39,7 @@
 //     lacks a part, its limit in DeviceAttr is zero and the call fails with
 //     ErrNotSupported; a driver without counters returns none.
 //   - A feature that some drivers lack is an optional interface: one or two methods and
-//     nothing embedded, named for its feature and its object (DMABufPD, WatchableMR,
+//     nothing embedded, named for its feature and its object (DMABufPD, MulticastQP,
 //     CMDevice). Callers find it by type assertion, once, when the object is made, and not
 //     on the hot path. A wrapper forwards the optional interfaces that it wants to keep.
 //   - A call that makes or configures an object takes a struct (CQInit, QPInit, SRQInit,

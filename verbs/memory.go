@@ -73,19 +73,6 @@ type MR interface {
 	Close() error
 }
 
-// WatchableMR is a memory region whose device notices when a peer changes the memory. The
-// regions of the software device implement it; no adapter notices.
-type WatchableMR interface {
-	// Watch calls f after a peer has written to any of the n bytes from offset off of the
-	// region, or has done an atomic on them: once for each packet, with its bytes in place.
-	// The results of the program's own work requests (reads, received messages) do not count.
-	// f runs under the rules for functions that a driver calls, until cancel is called or the
-	// region is closed, and on several goroutines at a time where queue pairs work at the same
-	// time. After cancel has returned, f is not running and will not run again. A range that
-	// is empty, or not all in the region, is an error that matches ErrInvalid.
-	Watch(off, n uint64, f func()) (cancel func(), err error)
-}
-
 // MemoryDevice is a device that allocates memory which, when registered, it accesses faster
 // than other memory. The software device is one: it can share such memory with the peer's
 // process.

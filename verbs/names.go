@@ -117,7 +117,7 @@ var cmEventTypeNames = []string{
 // String names the event.
 func (t CMEventType) String() string { return name(cmEventTypeNames, "connection event", t) }
 
-var cmStepNames = []string{"", "resolve", "connect to", "accept", "listen on", "establish with"}
+var cmStepNames = []string{"", "resolve", "connect to", "accept"}
 
 // String names the step.
 func (s CMStep) String() string { return name(cmStepNames, "step", s) }

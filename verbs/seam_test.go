@@ -27,10 +27,9 @@ func TestFrozen(t *testing.T) {
 	for seam, want := range core {
 		assert.Equal(t, want, methods(seam), "%v", seam)
 	}
-	for _, optional := range []reflect.Type{reflect.TypeFor[verbs.DMABufPD](), reflect.TypeFor[verbs.WatchableMR](), reflect.TypeFor[verbs.ClosingDevice](), reflect.TypeFor[verbs.CMDevice](),
+	for _, optional := range []reflect.Type{reflect.TypeFor[verbs.DMABufPD](), reflect.TypeFor[verbs.ClosingDevice](), reflect.TypeFor[verbs.CMDevice](),
 		reflect.TypeFor[verbs.WindowPD](), reflect.TypeFor[verbs.ExtendedCQ](), reflect.TypeFor[verbs.NumberedAH](),
 		reflect.TypeFor[verbs.MulticastQP](), reflect.TypeFor[verbs.MulticastCM](), reflect.TypeFor[verbs.MemoryDevice](), reflect.TypeFor[verbs.CountersQP](),
-		reflect.TypeFor[verbs.HeldDisconnectCMID](), reflect.TypeFor[verbs.DisconnectDataCMID](),
 	} {
 		assert.LessOrEqual(t, optional.NumMethod(), 2, "%v", optional)
 	}

@@ -88,7 +88,7 @@ const (
 
 // address checks an address vector and converts it to libibverbs' form. port is used if
 // a.Port is zero.
-func (d *Device) address(a verbs.AddressAttr, port int) (to C.struct_ibv_ah_attr, err error) {
+func (d *device) address(a verbs.AddressAttr, port int) (to C.struct_ibv_ah_attr, err error) {
 	if a.Port != 0 {
 		port = a.Port
 	}
@@ -134,7 +134,7 @@ func (d *Device) address(a verbs.AddressAttr, port int) (to C.struct_ibv_ah_attr
 
 // checkGID refuses a source GID that is not in the table, or cannot reach the peer. The error
 // lists the GIDs that can.
-func (d *Device) checkGID(port int, a verbs.AddressAttr) error {
+func (d *device) checkGID(port int, a verbs.AddressAttr) error {
 	table, err := d.gids(port)
 	if err != nil {
 		return err

@@ -28,7 +28,7 @@ import (
 const pollBatch = 128
 
 type completionQueue struct {
-	device   *Device
+	device   *device
 	capacity int
 	channel  *C.struct_ibv_comp_channel
 	key      uint64 // its address in libibverbs
@@ -58,7 +58,7 @@ type completion struct {
 }
 
 // CreateCQ implements [verbs.Device].
-func (d *Device) CreateCQ(init verbs.CQInit) (verbs.CQ, error) {
+func (d *device) CreateCQ(init verbs.CQInit) (verbs.CQ, error) {
 	const op = "create completion queue"
 	capacity := init.Capacity
 	if capacity < 1 || capacity > d.attr.MaxCQE || capacity > math.MaxInt32 {
@@ -101,7 +101,7 @@ func (q *completionQueue) create(capacity int) error {
 
 // nextVector returns the completion vector for a new queue. Queues get the vectors round-robin,
 // so that their interrupts are spread over the processors. The device's lock is held.
-func (d *Device) nextVector() int {
+func (d *device) nextVector() int {
 	v := d.vector
 	d.vector = (v + 1) % max(d.vectors, 1)
 	return v
@@ -333,7 +333,7 @@ func (q *completionQueue) OnCompletion(notify func()) {
 
 // overrun handles the overflow of a queue. It moves the queue pairs on it to the Error state, as
 // IBTA 10.10.2.3 requires, because not every device does so.
-func (d *Device) overrun(object uint64) *completionQueue {
+func (d *device) overrun(object uint64) *completionQueue {
 	d.mu.Lock()
 	q := d.queues[object]
 	var pairs []*queuePair
@@ -422,14 +422,14 @@ func (q *completionQueue) Close() error {
 }
 
 // add adds a queue to those of the device.
-func add[Q any](d *Device, queues map[uint64]Q, key uint64, q Q) {
+func add[Q any](d *device, queues map[uint64]Q, key uint64, q Q) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	queues[key] = q
 }
 
 // remove removes a queue from the device, unless a queue pair uses it.
-func remove[Q any](d *Device, queues map[uint64]Q, key uint64, refs *int, what string) error {
+func remove[Q any](d *device, queues map[uint64]Q, key uint64, refs *int, what string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if *refs > 0 {

@@ -12,7 +12,7 @@ import (
 )
 
 // checkDestroyed calls the function checkDestroyed with the device's context.
-func (d *Device) checkDestroyed(verb, asked string, errno C.int) error {
+func (d *device) checkDestroyed(verb, asked string, errno C.int) error {
 	// Device.Close clears ctx only when no object is left.
 	return checkDestroyed(d.ctx, verb, asked, errno)
 }

@@ -22,7 +22,7 @@ import (
 )
 
 // Device is an open adapter. It implements [verbs.Device].
-type Device struct {
+type device struct {
 	info      verbs.DeviceInfo
 	sysfs     string
 	attr      verbs.DeviceAttr // without MaxInline, which the first Query probes
@@ -62,8 +62,8 @@ type Device struct {
 	closers closers.List // of memory maps and the like
 }
 
-func newDevice(ctx *C.struct_ibv_context, info verbs.DeviceInfo, sysfs string) (*Device, error) {
-	d := &Device{
+func newDevice(ctx *C.struct_ibv_context, info verbs.DeviceInfo, sysfs string) (*device, error) {
+	d := &device{
 		vectors: int(ctx.num_comp_vectors),
 		vector:  rand.IntN(max(int(ctx.num_comp_vectors), 1)), // so that processes start at different ones
 		info:    info, sysfs: sysfs, ctx: ctx,
@@ -78,7 +78,7 @@ func newDevice(ctx *C.struct_ibv_context, info verbs.DeviceInfo, sysfs string) (
 	return d, nil
 }
 
-func (d *Device) begin() error {
+func (d *device) begin() error {
 	if err := d.readAttr(); err != nil {
 		return err
 	}
@@ -95,15 +95,15 @@ func (d *Device) begin() error {
 }
 
 // Name implements [verbs.Device].
-func (d *Device) Name() string { return d.info.Name }
+func (d *device) Name() string { return d.info.Name }
 
 // Driver implements [verbs.Device].
-func (d *Device) Driver() string { return "ibverbs" }
+func (d *device) Driver() string { return "ibverbs" }
 
 // DefaultPD implements [verbs.Device].
-func (d *Device) DefaultPD() verbs.PD { return d.defaultPD }
+func (d *device) DefaultPD() verbs.PD { return d.defaultPD }
 
-func (d *Device) readAttr() error {
+func (d *device) readAttr() error {
 	var a C.struct_ibv_device_attr
 	if err := checkErrno("ibv_query_device", d.info.Name, C.vb_query_device(d.ctx, &a)); err != nil {
 		return err
@@ -158,7 +158,7 @@ func (d *Device) readAttr() error {
 
 // Query implements [verbs.Device]. No verb reports MaxInline: the first call finds it by
 // creating a few queue pairs.
-func (d *Device) Query() (verbs.DeviceAttr, error) {
+func (d *device) Query() (verbs.DeviceAttr, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.ctx == nil {
@@ -172,7 +172,7 @@ func (d *Device) Query() (verbs.DeviceAttr, error) {
 }
 
 // probeInline finds the most inline data that a queue pair can be made with.
-func (d *Device) probeInline() int {
+func (d *device) probeInline() int {
 	cq, _ := C.vb_create_cq(d.ctx, 1, nil, 0)
 	if cq == nil {
 		return 0
@@ -207,7 +207,7 @@ func (d *Device) probeInline() int {
 	return low
 }
 
-func (d *Device) checkPort(port int) error {
+func (d *device) checkPort(port int) error {
 	if port < 1 || port > d.attr.Ports {
 		return fmt.Errorf("port %d of %s does not exist; the ports are 1 to %d: %w", port, d.info.Name, d.attr.Ports, verbs.ErrInvalid)
 	}
@@ -215,7 +215,7 @@ func (d *Device) checkPort(port int) error {
 }
 
 // portAttr queries a port. The caller holds the lock, or is the only user of the device.
-func (d *Device) portAttr(port int) (a C.struct_ibv_port_attr, err error) {
+func (d *device) portAttr(port int) (a C.struct_ibv_port_attr, err error) {
 	if err := d.checkPort(port); err != nil {
 		return a, err
 	}
@@ -224,7 +224,7 @@ func (d *Device) portAttr(port int) (a C.struct_ibv_port_attr, err error) {
 }
 
 // QueryPort implements [verbs.Device].
-func (d *Device) QueryPort(port int) (verbs.PortAttr, error) {
+func (d *device) QueryPort(port int) (verbs.PortAttr, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.ctx == nil {
@@ -245,7 +245,7 @@ func (d *Device) QueryPort(port int) (verbs.PortAttr, error) {
 
 // onInfiniBand reports whether packets of a port have LIDs. It returns false if the query of the
 // port fails, so the LIDs are not read.
-func (d *Device) onInfiniBand(port int) bool {
+func (d *device) onInfiniBand(port int) bool {
 	p, err := d.QueryPort(port)
 	return err == nil && p.LinkLayer == verbs.LinkInfiniBand
 }
@@ -265,7 +265,7 @@ func laneRate(code C.uint8_t) uint64 {
 }
 
 // GIDs implements [verbs.Device].
-func (d *Device) GIDs(port int) ([]verbs.GIDEntry, error) {
+func (d *device) GIDs(port int) ([]verbs.GIDEntry, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.ctx == nil {
@@ -274,7 +274,7 @@ func (d *Device) GIDs(port int) ([]verbs.GIDEntry, error) {
 	return d.gids(port)
 }
 
-func (d *Device) gids(port int) ([]verbs.GIDEntry, error) {
+func (d *device) gids(port int) ([]verbs.GIDEntry, error) {
 	if err := d.checkPort(port); err != nil {
 		return nil, err
 	}
@@ -327,7 +327,7 @@ func interfaceName(index C.uint32_t) string {
 
 // Counters implements [verbs.Device]. It returns the counters of the device, and then
 // those of its ports.
-func (d *Device) Counters() ([]verbs.Counter, error) {
+func (d *device) Counters() ([]verbs.Counter, error) {
 	d.mu.Lock()
 	closed := d.ctx == nil
 	d.mu.Unlock()
@@ -344,12 +344,12 @@ func (d *Device) Counters() ([]verbs.Counter, error) {
 }
 
 // closedError is the error of calls on a closed device.
-func (d *Device) closedError(op string) error {
+func (d *device) closedError(op string) error {
 	return fmt.Errorf("%s: device %s: %w", op, d.info.Name, verbs.ErrClosed)
 }
 
 // Close implements [verbs.Device].
-func (d *Device) Close() error {
+func (d *device) Close() error {
 	d.mu.Lock()
 	if d.ctx == nil {
 		d.mu.Unlock()
@@ -387,11 +387,11 @@ func (d *Device) Close() error {
 }
 
 // OnClose implements verbs.ClosingDevice.
-func (d *Device) OnClose(f func() error) (remove func()) { return d.closers.Add(f) }
+func (d *device) OnClose(f func() error) (remove func()) { return d.closers.Add(f) }
 
 // queuesInUse returns an error if objects are left through which the device may still access
 // memory.
-func (d *Device) queuesInUse() error {
+func (d *device) queuesInUse() error {
 	switch {
 	case len(d.pairs) > 0:
 		return d.notClosed(len(d.pairs), "queue pairs")
@@ -405,6 +405,6 @@ func (d *Device) queuesInUse() error {
 	return nil
 }
 
-func (d *Device) notClosed(n int, what string) error {
+func (d *device) notClosed(n int, what string) error {
 	return fmt.Errorf("close device %s: %d %s are not closed: %w", d.info.Name, n, what, verbs.ErrInUse)
 }

@@ -21,14 +21,14 @@ import (
 )
 
 type protectionDomain struct {
-	device *Device
+	device *device
 	c      *C.struct_ibv_pd
 	refs   int  // guarded by the device's lock
 	closed bool // likewise
 }
 
 // AllocPD implements [verbs.Device].
-func (d *Device) AllocPD() (verbs.PD, error) {
+func (d *device) AllocPD() (verbs.PD, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.ctx == nil {

@@ -93,7 +93,7 @@ func (Driver) Devices() ([]verbs.DeviceInfo, error) {
 // missing, [verbs.ErrNoDevice] if there is no such device, and [fs.ErrPermission] if the user
 // may not use it. Each matches only one of the three.
 func (Driver) Open(name string) (verbs.Device, error) {
-	var opened *Device
+	var opened *device
 	err := list(func(devices []*C.struct_ibv_device) error {
 		for _, d := range devices {
 			if nameOf(d) == name {
@@ -136,7 +136,7 @@ func missingInKernel() string {
 	return "/sys/class/infiniband is empty"
 }
 
-func open(d *C.struct_ibv_device) (*Device, error) {
+func open(d *C.struct_ibv_device) (*device, error) {
 	ctx, err := C.vb_open_device(d)
 	if ctx == nil {
 		return nil, notOpened("/dev/infiniband/"+C.GoString(&d.dev_name[0]), err)

@@ -13,7 +13,7 @@ import (
 
 // An errno means that a peer is out of reach only where the kernel resolves the peer's address.
 func TestErrnosOfUnreachablePeers(t *testing.T) {
-	q := &queuePair{pd: &protectionDomain{device: &Device{}}}
+	q := &queuePair{pd: &protectionDomain{device: &device{}}}
 	for errno, want := range map[syscall.Errno]error{
 		syscall.ETIMEDOUT: verbs.ErrUnreachable, syscall.EHOSTUNREACH: verbs.ErrUnreachable, syscall.ENETUNREACH: verbs.ErrNoRoute,
 	} {

@@ -23,7 +23,7 @@ type events struct {
 	fatal    bool // EventDeviceFatal has been delivered
 }
 
-func (e *events) start(d *Device) error {
+func (e *events) start(d *device) error {
 	e.handlers = make(map[int]func(verbs.Event))
 	ctx := d.ctx
 	stop, err := poll.Watch(int(ctx.async_fd), "events", d.info.Name, func() {
@@ -45,7 +45,7 @@ func (e *events) start(d *Device) error {
 
 // SubscribeEvents implements [verbs.Device]. If the device has already failed or been removed,
 // handle gets EventDeviceFatal inside the call.
-func (d *Device) SubscribeEvents(handle func(verbs.Event)) (cancel func()) {
+func (d *device) SubscribeEvents(handle func(verbs.Event)) (cancel func()) {
 	e := &d.events
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -90,7 +90,7 @@ var eventTypes = map[int32]verbs.EventType{
 
 // takeEvent handles one event, if there is one. The object of the event is not
 // destroyed before the event is acknowledged (ibv_get_async_event(3)).
-func (d *Device) takeEvent(ctx *C.struct_ibv_context) bool {
+func (d *device) takeEvent(ctx *C.struct_ibv_context) bool {
 	var raw C.struct_ibv_async_event
 	var event C.struct_vb_event
 	if errno := C.vb_get_async_event(ctx, &raw, &event); errno != 0 {
@@ -105,7 +105,7 @@ func (d *Device) takeEvent(ctx *C.struct_ibv_context) bool {
 
 // translate converts an event of libibverbs to one of package verbs. ok is false if package
 // verbs does not have it.
-func (d *Device) translate(from rawEvent) (e verbs.Event, ok bool) {
+func (d *device) translate(from rawEvent) (e verbs.Event, ok bool) {
 	if e.Type, ok = eventTypes[from.kind]; !ok {
 		return e, false
 	}

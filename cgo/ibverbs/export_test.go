@@ -11,6 +11,6 @@ func OpenExtended(name string) (verbs.Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.(*Device).extended = true
+	d.(*device).extended = true
 	return d, nil
 }

@@ -27,7 +27,7 @@ type extendedQueue struct {
 
 // wcFlags returns the flags for the fields of an ordinary WC. Providers of devices without LIDs
 // may refuse to report LIDs, as irdma's does; EFA's reports address handles in their place.
-func (d *Device) wcFlags() C.uint64_t {
+func (d *device) wcFlags() C.uint64_t {
 	flags := C.uint64_t(C.IBV_WC_EX_WITH_BYTE_LEN | C.IBV_WC_EX_WITH_IMM | C.IBV_WC_EX_WITH_QP_NUM | C.IBV_WC_EX_WITH_SRC_QP)
 	if d.lids || d.efa != nil {
 		flags |= C.IBV_WC_EX_WITH_SLID | C.IBV_WC_EX_WITH_SL
@@ -50,7 +50,7 @@ func fieldFlags(fields verbs.WCFields) (flags C.uint64_t) {
 }
 
 // readClock finds out whether completions have timestamps, and the frequency of their clock.
-func (d *Device) readClock() {
+func (d *device) readClock() {
 	var mask, khz C.uint64_t
 	C.vb_query_clock(d.ctx, &mask, &khz)
 	if mask != 0 {
@@ -62,7 +62,7 @@ func (d *Device) readClock() {
 // completionFields returns the fields that a queue can have. No verb reports whether wall-clock
 // times are among them: the first call tries to create a queue with them. The device's lock is
 // held.
-func (d *Device) completionFields() verbs.WCFields {
+func (d *device) completionFields() verbs.WCFields {
 	if d.fieldsRead {
 		return d.fields
 	}
@@ -78,7 +78,7 @@ func (d *Device) completionFields() verbs.WCFields {
 }
 
 // needsExtendedCQ reports whether a queue with the fields has to be an extended one.
-func (d *Device) needsExtendedCQ(fields verbs.WCFields) bool {
+func (d *device) needsExtendedCQ(fields verbs.WCFields) bool {
 	return fields != 0 || d.extended || d.efa != nil && d.efa.Attr().ExtendedCQ
 }
 

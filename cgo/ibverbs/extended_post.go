@@ -41,7 +41,7 @@ const (
 
 // sendOpsOf returns the operations of a queue pair of the service. Providers refuse to create a
 // queue pair for operations that the device lacks.
-func (d *Device) sendOpsOf(t verbs.QPType) (ops C.uint64_t) {
+func (d *device) sendOpsOf(t verbs.QPType) (ops C.uint64_t) {
 	ops = sendOps
 	switch t {
 	case verbs.RC:

@@ -10,7 +10,7 @@ import (
 )
 
 var (
-	_ verbs.CMDevice    = (*Device)(nil)
+	_ verbs.CMDevice    = (*device)(nil)
 	_ verbs.MulticastCM = (*connectionManager)(nil)
 	_ verbs.MulticastQP = (*queuePair)(nil)
 )
@@ -19,13 +19,13 @@ var (
 type connectionManager struct {
 	verbs.CM
 	verbs.MulticastCM
-	device *Device
+	device *device
 	closed sync.Once
 }
 
 // OpenCM implements [verbs.CMDevice] by librdmacm; see package [rdmacm] for its peculiarities.
 // Without the library, or its kernel module, the error matches [verbs.ErrNotSupported].
-func (d *Device) OpenCM(handle func(verbs.CMEvent)) (verbs.CM, error) {
+func (d *device) OpenCM(handle func(verbs.CMEvent)) (verbs.CM, error) {
 	d.mu.Lock()
 	if d.ctx == nil {
 		d.mu.Unlock()
@@ -41,7 +41,7 @@ func (d *Device) OpenCM(handle func(verbs.CMEvent)) (verbs.CM, error) {
 	return &connectionManager{CM: m, MulticastCM: m.(verbs.MulticastCM), device: d}, nil
 }
 
-func (d *Device) managerClosed() {
+func (d *device) managerClosed() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.managers--

@@ -138,7 +138,7 @@ func (q *queuePair) check(init verbs.QPInit) error {
 // queueLimits are the limits of the queues of a queue pair.
 type queueLimits struct{ sendWR, recvWR, sendSGE, recvSGE, inline int }
 
-func (d *Device) limitsOf(t verbs.QPType) queueLimits {
+func (d *device) limitsOf(t verbs.QPType) queueLimits {
 	a := &d.attr
 	if t == verbs.SRD {
 		return queueLimits{a.SRD.MaxSendWR, a.SRD.MaxRecvWR, a.SRD.MaxSendSGE, a.SRD.MaxRecvSGE, a.SRD.MaxInline}

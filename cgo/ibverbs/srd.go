@@ -18,7 +18,7 @@ import (
 
 // openEFA adds the transport service SRD to an Amazon device. If that fails, the device has its
 // other services, and creating an SRD queue pair returns the reason.
-func (d *Device) openEFA(readSGE int) {
+func (d *device) openEFA(readSGE int) {
 	own, err := efa.Open(efa.Library, unsafe.Pointer(d.ctx))
 	if err != nil {
 		d.efaErr = efaError("efadv_query_device", d.info.Name, err)
@@ -27,7 +27,7 @@ func (d *Device) openEFA(readSGE int) {
 	d.useEFA(own, readSGE)
 }
 
-func (d *Device) useEFA(own *efa.Device, readSGE int) {
+func (d *device) useEFA(own *efa.Device, readSGE int) {
 	d.efa = own
 	d.attr.Transports |= verbs.TransportSet(verbs.SRD)
 	d.attr.SRD = own.Attr().SRD(d.attr.MaxMessage, readSGE)
@@ -43,7 +43,7 @@ func efaError(verb, asked string, err error) *Error {
 }
 
 // checkService refuses services, and options of them, that the device does not have.
-func (d *Device) checkService(init *verbs.QPInit) error {
+func (d *device) checkService(init *verbs.QPInit) error {
 	switch {
 	case init.Type == verbs.SRD && d.efaErr != nil:
 		return fmt.Errorf("device %s has no transport service SRD: %w", d.info.Name, d.efaErr)
@@ -60,7 +60,7 @@ func (d *Device) checkService(init *verbs.QPInit) error {
 }
 
 // checkSRD refuses SRD operations that this device does not have.
-func (d *Device) checkSRD(wr *verbs.SendWR) error {
+func (d *device) checkSRD(wr *verbs.SendWR) error {
 	switch has := &d.attr.SRD; {
 	case wr.Op == verbs.OpRead && !has.Read:
 		return fmt.Errorf("device %s has no reads on SRD: %w", d.info.Name, verbs.ErrNotSupported)
@@ -102,7 +102,7 @@ func (q *completionQueue) createEFA(attr *C.struct_ibv_cq_init_attr_ex, poller *
 }
 
 // handleNumber returns the number by which receive completions name an address handle.
-func (d *Device) handleNumber(ah *C.struct_ibv_ah) (uint16, error) {
+func (d *device) handleNumber(ah *C.struct_ibv_ah) (uint16, error) {
 	number, err := d.efa.HandleNumber(unsafe.Pointer(ah))
 	if err != nil {
 		return 0, efaError("efadv_query_ah", "an address handle of "+d.info.Name, err)

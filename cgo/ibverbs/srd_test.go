@@ -16,11 +16,11 @@ import (
 )
 
 // newEFA makes a device with the efadv of a version of rdma-core, and nothing else.
-func newEFA(t *testing.T, rdmaCore int) *Device {
+func newEFA(t *testing.T, rdmaCore int) *device {
 	t.Helper()
 	own, err := efa.Open(efatest.Build(t, rdmaCore), nil)
 	require.NoError(t, err)
-	d := &Device{
+	d := &device{
 		info: verbs.DeviceInfo{Name: "efa_0"}, queues: make(map[uint64]*completionQueue), pairs: make(map[uint32]*queuePair),
 		attr: verbs.DeviceAttr{Transports: verbs.TransportSet(verbs.UD), MaxMessage: 8928, MaxCQE: 1000, MaxQPWR: 100, MaxSGE: 1},
 	}
@@ -69,7 +69,7 @@ func TestSRDLacks(t *testing.T) {
 func TestSRDLibrary(t *testing.T) {
 	for _, file := range []string{"libefa-that-is-not-there.so.1", "libc.so.6"} {
 		_, why := efa.Open(file, nil)
-		d := &Device{info: verbs.DeviceInfo{Name: "efa_0"}, efaErr: efaError("efadv_query_device", "efa_0", why)}
+		d := &device{info: verbs.DeviceInfo{Name: "efa_0"}, efaErr: efaError("efadv_query_device", "efa_0", why)}
 		err := d.checkService(&verbs.QPInit{Type: verbs.SRD})
 		require.ErrorIs(t, err, verbs.ErrNotSupported)
 		var verb *Error
@@ -167,7 +167,7 @@ func point[T any](p **T) *T {
 }
 
 // newSRDPair makes a queue pair that takes requests, with a completion queue that is empty.
-func newSRDPair(t *testing.T, d *Device, init verbs.QPInit) (*queuePair, *completionQueue) {
+func newSRDPair(t *testing.T, d *device, init verbs.QPInit) (*queuePair, *completionQueue) {
 	t.Helper()
 	require.NoError(t, load())
 	point(&d.ctx)

@@ -14,7 +14,7 @@ import (
 // sends few of them: here all go the way from libibverbs to those who asked.
 func TestTranslateEvents(t *testing.T) {
 	const cq, srq = 0x1000, 0x2000
-	d := &Device{
+	d := &device{
 		queues: map[uint64]*completionQueue{cq: {}},
 		shared: map[uint64]*sharedReceiveQueue{srq: {}},
 	}
@@ -71,7 +71,7 @@ func TestTranslateEvents(t *testing.T) {
 // All subscribers get an event. They get the end of the device once, also those who
 // subscribe after it.
 func TestDeliverEvents(t *testing.T) {
-	d := &Device{events: events{handlers: make(map[int]func(verbs.Event))}}
+	d := &device{events: events{handlers: make(map[int]func(verbs.Event))}}
 	var first, second, late []verbs.EventType
 	cancel := d.SubscribeEvents(func(e verbs.Event) { first = append(first, e.Type) })
 	d.SubscribeEvents(func(e verbs.Event) { second = append(second, e.Type) })

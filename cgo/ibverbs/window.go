@@ -103,7 +103,7 @@ func recordBinds(wrs []verbs.SendWR) {
 	}
 }
 
-func (d *Device) checkInvalidation() error {
+func (d *device) checkInvalidation() error {
 	if !d.attr.Invalidation {
 		return fmt.Errorf("device %s has no invalidation: %w", d.info.Name, verbs.ErrNotSupported)
 	}

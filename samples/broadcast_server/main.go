@@ -62,7 +62,7 @@ func (p *server) run(ctx context.Context, s *sample.Session, way string) (err er
 	defer sample.Close(&err, clients.Close)
 	s.Print("listening on %s", clients.Addr())
 	offer := oob.Offer{Data: broadcast.Make(p.stream.Bytes(), broadcast.ChunkSize).Encode()}
-	p.writes, err = p.rdma.Pool(broadcast.Slots*maxConnections, pe.Done, pe.Failed)
+	p.writes, err = p.rdma.Pool(broadcast.Slots*maxConnections, pe.TaskDone, pe.TaskFailed)
 	if err := errors.Join(err, clients.Serve(p.rdma, offer, p.accepted), p.rdma.Receive(maxConnections, 0, p.credit), p.rdma.Start()); err != nil {
 		return err
 	}

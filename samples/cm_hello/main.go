@@ -54,7 +54,7 @@ func run(ctx context.Context, s *sample.Session, host, port, text string) (err e
 	// ibv_create_cq, rdma_create_qp).
 	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close) // rdma_destroy_qp, ibv_destroy_cq, rdma_destroy_event_channel
-	r, err := rdma.New(dev, rdma.Config{Engine: engine, Path: rdma.Path{GIDIndex: s.GIDIndex}, MaxConnections: 16,
+	r, err := rdma.New(dev, rdma.Config{Engine: engine, Path: rdma.PathConfig{GIDIndex: s.GIDIndex}, MaxConnections: 16,
 		EndWithLastConnection: host != "", ConnectTimeout: s.ConnectTimeout})
 	if err != nil {
 		return err

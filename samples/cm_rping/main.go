@@ -39,12 +39,12 @@ func (p *program) run(ctx context.Context, s *sample.Session) (err error) {
 	defer sample.Close(&err, p.Device.Close)
 	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close)
-	p.RDMA, err = rdma.New(p.Device, rdma.Config{Engine: engine, Path: rdma.Path{GIDIndex: s.GIDIndex}, MaxConnections: maxClients,
+	p.RDMA, err = rdma.New(p.Device, rdma.Config{Engine: engine, Path: rdma.PathConfig{GIDIndex: s.GIDIndex}, MaxConnections: maxClients,
 		Permissions: mmap.RemoteRead, EndWithLastConnection: !p.Persistent})
 	if err != nil {
 		return err
 	}
-	if p.Tasks, err = p.RDMA.Pool(64, pe.Done[*rdma.Task], pe.Failed[*rdma.Task]); err != nil {
+	if p.Tasks, err = p.RDMA.Pool(64, pe.TaskDone[*rdma.Task], pe.TaskFailed[*rdma.Task]); err != nil {
 		return err
 	}
 	p.Session = s

@@ -44,15 +44,15 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	}
 	rand.Read(memory.Bytes()[:instances*size])
 
-	// The graph handles the completions of its nodes' tasks: their pool is made with pe.Done
-	// and pe.Failed.
+	// The graph handles the completions of its nodes' tasks: their pool is made with pe.TaskDone
+	// and pe.TaskFailed.
 	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close) // and the contexts
 	d, err := dma.New(dev, dma.Config{Engine: engine, GIDIndex: s.GIDIndex})
 	if err != nil {
 		return err
 	}
-	copies, err := d.CopyPool(2*instances, pe.Done, pe.Failed)
+	copies, err := d.CopyPool(2*instances, pe.TaskDone, pe.TaskFailed)
 	if err != nil {
 		return err
 	}

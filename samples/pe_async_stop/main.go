@@ -40,7 +40,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 
 	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close) // and the context
-	r, err := rdma.New(dev, rdma.Config{Engine: engine, EndWithLastConnection: true, Path: rdma.Path{GIDIndex: s.GIDIndex}})
+	r, err := rdma.New(dev, rdma.Config{Engine: engine, EndWithLastConnection: true, Path: rdma.PathConfig{GIDIndex: s.GIDIndex}})
 	if err != nil {
 		return err
 	}

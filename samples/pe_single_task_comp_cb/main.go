@@ -1,5 +1,5 @@
 // Command pe_single_task_comp_cb gives each task a completion function of its own, which is
-// called for success and failure alike; the pool is made with pe.Done and pe.Failed for that.
+// called for success and failure alike; the pool is made with pe.TaskDone and pe.TaskFailed for that.
 // The function can thus hold data of that one task: here the number of the copy.
 //
 // Sixteen copies succeed. The context stops before a seventeenth, which was held back, is
@@ -46,7 +46,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	if err != nil {
 		return err
 	}
-	pool, err := d.CopyPool(copies, pe.Done, pe.Failed)
+	pool, err := d.CopyPool(copies, pe.TaskDone, pe.TaskFailed)
 	if err != nil {
 		return err
 	}

@@ -49,15 +49,15 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 
 	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close) // and the contexts
-	r, err := rdma.New(dev, rdma.Config{Engine: engine, EndWithLastConnection: true, Path: rdma.Path{GIDIndex: s.GIDIndex}})
+	r, err := rdma.New(dev, rdma.Config{Engine: engine, EndWithLastConnection: true, Path: rdma.PathConfig{GIDIndex: s.GIDIndex}})
 	if err != nil {
 		return err
 	}
-	peer, err := rdma.New(dev, rdma.Config{Engine: engine, EndWithLastConnection: true, Name: "peer", Path: rdma.Path{GIDIndex: s.GIDIndex}})
+	peer, err := rdma.New(dev, rdma.Config{Engine: engine, EndWithLastConnection: true, Name: "peer", Path: rdma.PathConfig{GIDIndex: s.GIDIndex}})
 	if err != nil {
 		return err
 	}
-	pool, err := r.Pool(writes, pe.Done, pe.Failed)
+	pool, err := r.Pool(writes, pe.TaskDone, pe.TaskFailed)
 	if err != nil {
 		return err
 	}

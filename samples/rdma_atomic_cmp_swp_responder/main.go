@@ -46,7 +46,7 @@ func run(ctx context.Context, s *sample.Session, value uint64) (err error) {
 	// The engine, and the RDMA context on it. It has no tasks.
 	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close) // and the context with it
-	r, err := rdma.New(dev, rdma.Config{Engine: engine, Path: rdma.Path{GIDIndex: s.GIDIndex}, ConnectTimeout: s.ConnectTimeout,
+	r, err := rdma.New(dev, rdma.Config{Engine: engine, Path: rdma.PathConfig{GIDIndex: s.GIDIndex}, ConnectTimeout: s.ConnectTimeout,
 		Permissions: mmap.RemoteAtomic})
 	if err != nil {
 		return err

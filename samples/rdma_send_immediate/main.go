@@ -47,7 +47,7 @@ func run(ctx context.Context, s *sample.Session, imm uint32) (err error) {
 	// The engine, and the RDMA context on it.
 	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close) // and the context with it
-	r, err := rdma.New(dev, rdma.Config{Engine: engine, Path: rdma.Path{GIDIndex: s.GIDIndex}, ConnectTimeout: s.ConnectTimeout,
+	r, err := rdma.New(dev, rdma.Config{Engine: engine, Path: rdma.PathConfig{GIDIndex: s.GIDIndex}, ConnectTimeout: s.ConnectTimeout,
 		EndWithLastConnection: true}) // the context ends with its peer
 	if err != nil {
 		return err

@@ -38,7 +38,7 @@ func run(ctx context.Context, s *sample.Session) (err error) {
 	// The engine, and the RDMA context on it, which has an endpoint instead of connections.
 	engine := pe.New(pe.Config{Log: s.Log})
 	defer sample.Close(&err, engine.Close) // and the context with it
-	r, err := rdma.NewDatagrams(dev, rdma.DatagramsConfig{Engine: engine, Transport: verbs.UD, Path: rdma.Path{GIDIndex: s.GIDIndex}})
+	r, err := rdma.NewDatagrams(dev, rdma.DatagramsConfig{Engine: engine, Transport: verbs.UD, Path: rdma.PathConfig{GIDIndex: s.GIDIndex}})
 	if err != nil {
 		return err
 	}

@@ -132,7 +132,7 @@ func (w *workload) config(connections int) rdma.Config {
 	random := w.random
 	cfg := rdma.Config{
 		Engine: w.engine, MaxConnections: connections, Permissions: mmap.RemoteRead | mmap.RemoteAtomic,
-		Path:          rdma.Path{MTU: verbs.MTU(256 << random.IntN(3))}, // 256 to 1024
+		Path:          rdma.PathConfig{MTU: verbs.MTU(256 << random.IntN(3))}, // 256 to 1024
 		SendQueueSize: 1 + random.IntN(maxBatch),
 	}
 	if w.ending.configure != nil {

@@ -3,6 +3,7 @@ package faultydevice
 import (
 	"sync"
 
+	"github.com/verbena-rdma/verbena/internal/optional"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -143,7 +144,7 @@ func (q *qp) Counters() (c verbs.QPCounters) {
 	return c
 }
 
-func (q *qp) ExpectKey(rkey uint32) error { return q.QP.(verbs.ExpectKeyQP).ExpectKey(rkey) }
+func (q *qp) ExpectKey(rkey uint32) error { return q.QP.(optional.ExpectKeyQP).ExpectKey(rkey) }
 
 func (q *qp) AttachMulticast(group verbs.GID, lid uint16) error {
 	return q.QP.(verbs.MulticastQP).AttachMulticast(group, lid)

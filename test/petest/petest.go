@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/pe/backend"
 )
 
 // ErrFlushed is the error of jobs that are in flight when the lab stops.
@@ -47,7 +48,7 @@ func (j *Job) Free() error {
 // its engine.
 type Lab struct {
 	*pe.Core
-	Control *pe.Control
+	Control backend.Control
 	Jobs    *pe.Pool[Job]
 	Posted  []*Job // in flight
 	// Auto: jobs end by themselves. Slow: Start leaves the lab Starting. StartErr and Refuse are
@@ -62,9 +63,9 @@ type Lab struct {
 func NewLab(t testing.TB, n int) *Lab {
 	t.Helper()
 	l := &Lab{}
-	l.Core, l.Control = pe.NewCore("lab", (*backend)(l))
+	l.Core, l.Control = backend.New("lab", (*asBackend)(l))
 	var err error
-	l.Jobs, err = pe.NewPool(l.Control, "jobs", n, func(j *Job) *pe.Task { return &j.Task }, func(j *Job) { j.lab = l }, nil)
+	l.Jobs, err = backend.NewPool(l.Control, "jobs", n, func(j *Job) *pe.Task { return &j.Task }, func(j *Job) { j.lab = l }, nil)
 	require.NoError(t, err)
 	return l
 }
@@ -82,12 +83,12 @@ func (l *Lab) FinishWith(err error) {
 	l.Finish(0)
 }
 
-// backend is what the engine sees of a Lab.
-type backend Lab
+// asBackend is what the engine sees of a Lab.
+type asBackend Lab
 
-func (b *backend) Start() (bool, error) { return !b.Slow, b.StartErr }
+func (b *asBackend) Start() (bool, error) { return !b.Slow, b.StartErr }
 
-func (b *backend) Progress() int {
+func (b *asBackend) Progress() int {
 	n := 0
 	for b.Auto && len(b.Posted) > 0 {
 		(*Lab)(b).Finish(0)
@@ -98,9 +99,9 @@ func (b *backend) Progress() int {
 		n++
 		b.Control.End(&j.Task)
 		if j.Err == nil {
-			pe.Done(j)
+			pe.TaskDone(j)
 		} else {
-			pe.Failed(j, j.Err)
+			pe.TaskFailed(j, j.Err)
 		}
 	}
 	if b.State() == pe.Stopping && b.InFlight() == 0 {
@@ -109,11 +110,11 @@ func (b *backend) Progress() int {
 	return n
 }
 
-func (b *backend) Arm() bool {
+func (b *asBackend) Arm() bool {
 	return len(b.done) == 0 && (!b.Auto || len(b.Posted) == 0) && (b.State() != pe.Stopping || b.InFlight() > 0)
 }
 
-func (b *backend) Stop() {
+func (b *asBackend) Stop() {
 	for len(b.Posted) > 0 {
 		(*Lab)(b).FinishWith(ErrFlushed)
 	}
@@ -122,4 +123,4 @@ func (b *backend) Stop() {
 	}
 }
 
-func (b *backend) Idle() {}
+func (b *asBackend) Idle() {}

@@ -40,7 +40,7 @@ type Config struct {
 	Name      string
 	Device    verbs.Device
 	Transport verbs.QPType
-	Path      rdma.Path
+	Path      rdma.PathConfig
 	Places    int        // links at the same time
 	MaxData   int        // of an operation, in bytes
 	Seed      uint64     // the same for all programs

@@ -93,7 +93,7 @@ func (e *end) run(ctx context.Context) (err error) {
 func (e *end) config() rdma.Config {
 	c := rdma.Config{
 		Engine: e.engine,
-		Path:   rdma.Path{GIDIndex: e.gid, MTU: e.mtu},
+		Path:   rdma.PathConfig{GIDIndex: e.gid, MTU: e.mtu},
 
 		MaxConnections:        e.connections,
 		EndWithLastConnection: e.requester,

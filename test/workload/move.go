@@ -101,7 +101,7 @@ func (e *end) move(ctx context.Context, read bool, newTask func(*rdma.Pool, move
 		return err
 	}
 	each, streams := e.parts(), e.newStreams()
-	pool, err := e.rdma.Pool(e.connections*len(each), pe.Done, pe.Failed)
+	pool, err := e.rdma.Pool(e.connections*len(each), pe.TaskDone, pe.TaskFailed)
 	if err != nil {
 		return err
 	}
@@ -180,7 +180,7 @@ func receives(opcode rdma.ReceiveOpcode) work {
 		each, streams := e.parts(), e.newStreams()
 		written := opcode == rdma.ReceivedWriteImm // to exported memory, instead of received
 		n, size := e.connections*len(each), each[0].n
-		pool, err := e.rdma.ReceivePool(n, pe.Done, pe.Failed)
+		pool, err := e.rdma.ReceivePool(n, pe.TaskDone, pe.TaskFailed)
 		if err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 	"math"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"github.com/verbena-rdma/verbena/await"
@@ -33,7 +34,7 @@ func changes(times int, next func(uint64) uint64, newTask func(*rdma.Pool, *rdma
 		if e.local, err = mmap.Alloc(e.dev, 8, mmap.LocalReadWrite); err != nil {
 			return err
 		}
-		pool, err := e.rdma.Pool(1, pe.Done, pe.Failed)
+		pool, err := e.rdma.Pool(1, pe.TaskDone, pe.TaskFailed)
 		if err != nil {
 			return err
 		}
@@ -137,7 +138,7 @@ func (e *end) eventTask(ctx context.Context, alloc func(event *syncevent.Event) 
 
 // signals is the requester of sync events.
 func signals(ctx context.Context, e *end) error {
-	pool, err := e.rdma.Pool(depth*e.connections, pe.Done, pe.Failed)
+	pool, err := e.rdma.Pool(depth*e.connections, pe.TaskDone, pe.TaskFailed)
 	if err != nil {
 		return err
 	}
@@ -222,7 +223,7 @@ func waits(ctx context.Context, e *end) (err error) {
 // that the peer has added, -n times. The requester makes each step before the responder. A lost
 // step stops both; a repeated one is an error.
 func counts(ctx context.Context, e *end) (err error) {
-	cfg := syncevent.Config{Publishers: syncevent.PublishRemote, PollInterval: syncevent.MinPollInterval}
+	cfg := syncevent.Config{Publishers: syncevent.PublishRemote, PollInterval: 50 * time.Microsecond}
 	if !e.requester { // it sets its own event at the end
 		cfg.Publishers, cfg.NeverConcurrent = syncevent.PublishRemote|syncevent.PublishLocal, true
 	}
@@ -232,11 +233,11 @@ func counts(ctx context.Context, e *end) (err error) {
 	if e.events, err = syncevent.NewContext(syncevent.ContextConfig{Engine: e.engine}); err != nil {
 		return err
 	}
-	pool, err := e.rdma.Pool(1, pe.Done, pe.Failed)
+	pool, err := e.rdma.Pool(1, pe.TaskDone, pe.TaskFailed)
 	if err != nil {
 		return err
 	}
-	steps, err := e.events.Pool(1, pe.Done, pe.Failed)
+	steps, err := e.events.Pool(1, pe.TaskDone, pe.TaskFailed)
 	if err != nil {
 		return err
 	}

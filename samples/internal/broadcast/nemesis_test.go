@@ -39,7 +39,7 @@ func serve(ctx context.Context, dev verbs.Device) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
-	writes, err := r.Pool(broadcast.Slots*most, pe.Done, pe.Failed)
+	writes, err := r.Pool(broadcast.Slots*most, pe.TaskDone, pe.TaskFailed)
 	if err != nil {
 		return err
 	}

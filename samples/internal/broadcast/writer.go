@@ -15,7 +15,7 @@ type Writer struct {
 	Ring      *mmap.Map // memory of the consumer
 	Stream    *mmap.Map
 	ChunkSize int
-	Tasks     *rdma.Pool // made with pe.Done and pe.Failed
+	Tasks     *rdma.Pool // made with pe.TaskDone and pe.TaskFailed
 
 	sent, written, taken uint32 // chunks: submitted, acknowledged by the consumer's device, taken by its program
 }

@@ -54,7 +54,7 @@ func (c *Client) Run(ctx context.Context, s *sample.Session, answered func(*rdma
 		defer c.Users.Wait()
 	}
 	c.RDMA = h.RDMA
-	if c.Tasks, err = c.RDMA.Pool(64, pe.Done[*rdma.Task], pe.Failed[*rdma.Task]); err != nil {
+	if c.Tasks, err = c.RDMA.Pool(64, pe.TaskDone[*rdma.Task], pe.TaskFailed[*rdma.Task]); err != nil {
 		return err
 	}
 	if c.Local, err = mmap.Alloc(h.Device, Workers*SlotSize, mmap.LocalReadWrite); err != nil {

@@ -111,7 +111,7 @@ func (c *client) session(ctx context.Context, dev verbs.Device) (err error) {
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
 	k := &kv.Client{RDMA: r, Local: local}
-	if k.Tasks, err = r.Pool(64, pe.Done[*rdma.Task], pe.Failed[*rdma.Task]); err != nil {
+	if k.Tasks, err = r.Pool(64, pe.TaskDone[*rdma.Task], pe.TaskFailed[*rdma.Task]); err != nil {
 		return err
 	}
 	peer, err := oob.Open("cm:10.0.0.1:7471", oob.Config{Name: "kv_client", Peer: "kv_server", Expect: &oob.Expect{Maps: 1}})

@@ -34,7 +34,7 @@ type Program struct {
 	Session *sample.Session
 	Device  verbs.Device
 	RDMA    *rdma.Connections
-	Tasks   *rdma.Pool // made with pe.Done and pe.Failed
+	Tasks   *rdma.Pool // made with pe.TaskDone and pe.TaskFailed
 
 	verbose     bool
 	addr        string

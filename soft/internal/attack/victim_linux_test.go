@@ -382,7 +382,7 @@ func (e *victimEnd) exchange(ctx context.Context) error {
 	return exchangeWith(ctx, e, e.conn)
 }
 
-func exchangeWith[T await.Target](ctx context.Context, e *victimEnd, to T) error {
+func exchangeWith[T await.Remote](ctx context.Context, e *victimEnd, to T) error {
 	n := uint64(e.ops.Load())
 	m := e.mem.Bytes()
 	source, back := m[sourceAt:][:block], m[backAt:][:block]

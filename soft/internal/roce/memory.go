@@ -216,7 +216,7 @@ func (m *memoryRegion) Reregister(change cverbs.MRChange) error {
 	return nil
 }
 
-// Watch implements verbs.WatchableMR.
+// Watch implements optional.WatchableMR.
 func (m *memoryRegion) Watch(off, n uint64, f func()) (cancel func(), err error) {
 	d := m.device
 	d.mu.Lock()

@@ -205,7 +205,7 @@ func (q *queuePair) revoked(mem []byte) {
 	}
 }
 
-// ExpectKey implements verbs.ExpectKeyQP.
+// ExpectKey implements optional.ExpectKeyQP.
 func (q *queuePair) ExpectKey(rkey uint32) error {
 	s := q.lock()
 	defer s.mu.Unlock()

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/internal/optional"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -21,7 +22,7 @@ type watchResult struct {
 func (s *side) watch(off, n uint64) *watchResult {
 	s.t.Helper()
 	w := &watchResult{}
-	cancel, err := s.mr.(verbs.WatchableMR).Watch(off, n, func() {
+	cancel, err := s.mr.(optional.WatchableMR).Watch(off, n, func() {
 		w.calls.Add(1)
 		w.seen.Store(uint32(s.mem[off]))
 	})
@@ -95,7 +96,7 @@ func testWatch(t *testing.T, x, y *side) {
 
 func TestWatchRefuses(t *testing.T) {
 	y := openSide(t, Config{}, 4096)
-	watcher := y.mr.(verbs.WatchableMR)
+	watcher := y.mr.(optional.WatchableMR)
 	for _, c := range []struct{ off, n uint64 }{{0, 0}, {0, 4097}, {4096, 1}, {4097, 0}, {^uint64(0), 2}, {8, ^uint64(0)}} {
 		_, err := watcher.Watch(c.off, c.n, func() {})
 		require.ErrorIs(t, err, verbs.ErrInvalid, "%d bytes from %d", c.n, c.off)
@@ -105,11 +106,11 @@ func TestWatchRefuses(t *testing.T) {
 
 	mr, err := y.dev.DefaultPD().RegMR(make([]byte, 8), 0)
 	require.NoError(t, err)
-	cancel, err := mr.(verbs.WatchableMR).Watch(0, 8, func() {})
+	cancel, err := mr.(optional.WatchableMR).Watch(0, 8, func() {})
 	require.NoError(t, err)
 	require.NoError(t, mr.Close())
 	cancel()
-	_, err = mr.(verbs.WatchableMR).Watch(0, 8, func() {})
+	_, err = mr.(optional.WatchableMR).Watch(0, 8, func() {})
 	require.ErrorIs(t, err, verbs.ErrClosed)
 }
 

@@ -92,7 +92,7 @@ func (s service) open(cfg traffic.Config) (_ *end, err error) {
 		if err != nil {
 			return nil, errors.Join(err, dev.Close())
 		}
-		cfg.Path = rdma.Path{GIDIndex: &index}
+		cfg.Path = rdma.PathConfig{GIDIndex: &index}
 	}
 	e := &end{service: s, dev: dev, ended: make(chan error, 1)}
 	if e.End, err = traffic.Open(cfg); err != nil {

@@ -52,11 +52,11 @@ type Hub struct {
 func NewHub(r *rdma.Connections, links int, writer bool) (*Hub, error) {
 	h := &Hub{rdma: r}
 	var err error
-	if h.sends, err = r.Pool(links*maxSends, pe.Done, pe.Failed); err != nil {
+	if h.sends, err = r.Pool(links*maxSends, pe.TaskDone, pe.TaskFailed); err != nil {
 		return nil, err
 	}
 	if writer {
-		if h.writes, err = r.Pool(links*maxWrites, pe.Done, pe.Failed); err != nil {
+		if h.writes, err = r.Pool(links*maxWrites, pe.TaskDone, pe.TaskFailed); err != nil {
 			return nil, err
 		}
 	}

@@ -23,7 +23,7 @@ const controlConnections = 4
 
 // newStack makes streams for control messages by RDMA, for ends without TCP between them.
 func newStack(d *openDevice) (*rsocket.Stack, error) {
-	return rsocket.New(rsocket.Config{Device: d.dev, Path: rdma.Path{Port: d.port, GIDIndex: d.gid}, MaxConnections: controlConnections})
+	return rsocket.New(rsocket.Config{Device: d.dev, Path: rdma.PathConfig{Port: d.port, GIDIndex: d.gid}, MaxConnections: controlConnections})
 }
 
 // dialedStream is a stream whose Close also closes its stack.

@@ -68,7 +68,7 @@ func NewClient(dev verbs.Device, engine *pe.Engine, addr string, dial rdma.DialC
 	if c.rdma, err = rdma.New(dev, cfg); err != nil {
 		return nil, err
 	}
-	if c.tasks, err = c.rdma.Pool(64, pe.Done[*rdma.Task], pe.Failed[*rdma.Task]); err != nil {
+	if c.tasks, err = c.rdma.Pool(64, pe.TaskDone[*rdma.Task], pe.TaskFailed[*rdma.Task]); err != nil {
 		return nil, err
 	}
 	if err = c.rdma.Receive(2, messageLen, func(*rdma.Message) { c.answered() }); err != nil {

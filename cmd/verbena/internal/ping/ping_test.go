@@ -190,7 +190,7 @@ func TestHostileClients(t *testing.T) {
 		engine := pe.New(pe.Config{})
 		r, err := rdma.New(dev, rdma.Config{Engine: engine, EndWithLastConnection: true})
 		require.NoError(t, err)
-		tasks, err := r.Pool(64, pe.Done[*rdma.Task], pe.Failed[*rdma.Task])
+		tasks, err := r.Pool(64, pe.TaskDone[*rdma.Task], pe.TaskFailed[*rdma.Task])
 		require.NoError(t, err)
 		m, err := mmap.Register(dev, bytes.Join(messages, nil), mmap.LocalReadWrite)
 		require.NoError(t, err)

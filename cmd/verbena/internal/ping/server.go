@@ -38,7 +38,7 @@ func NewServer(dev verbs.Device, engine *pe.Engine, log zerolog.Logger) (*Server
 	if s.rdma, err = rdma.New(dev, rdma.Config{Name: "ping server", Engine: engine, MaxConnections: MaxClients}); err != nil {
 		return nil, err
 	}
-	if s.tasks, err = s.rdma.Pool(64, pe.Done[*rdma.Task], pe.Failed[*rdma.Task]); err != nil {
+	if s.tasks, err = s.rdma.Pool(64, pe.TaskDone[*rdma.Task], pe.TaskFailed[*rdma.Task]); err != nil {
 		return nil, err
 	}
 	if err = s.rdma.Receive(4*MaxClients, messageLen, s.received); err != nil {

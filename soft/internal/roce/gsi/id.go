@@ -433,14 +433,14 @@ func (id *connectionID) Received() error {
 // Disconnect implements verbs.CMID.
 func (id *connectionID) Disconnect() error { return id.DisconnectWith(nil) }
 
-// DisconnectWith implements verbs.DisconnectDataCMID.
+// DisconnectWith implements optional.DisconnectDataCMID.
 func (id *connectionID) DisconnectWith(privateData []byte) error {
 	return id.onConnection("disconnect", func(g *Services) error {
 		return id.conn.Disconnect(cm.DisconnectParams{PrivateData: privateData}, g.cfg.Now())
 	})
 }
 
-// DisconnectHeld implements verbs.HeldDisconnectCMID.
+// DisconnectHeld implements optional.HeldDisconnectCMID.
 func (id *connectionID) DisconnectHeld() bool {
 	g, err := id.lock("ask for a disconnect")
 	defer g.cfg.Lock.Unlock()

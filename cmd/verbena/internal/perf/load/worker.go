@@ -88,7 +88,7 @@ func newWorker(s *Endpoint, index int) (w *worker, err error) {
 	cfg := rdma.Config{
 		Name: fmt.Sprintf("perf engine %d", index), Engine: w.engine, MaxConnections: n,
 		Permissions: mmap.RemoteRead | mmap.RemoteAtomic,
-		Path:        rdma.Path{GIDIndex: s.cfg.GIDIndex, Port: s.cfg.Port, MTU: verbs.MTU(p.MTU), SL: uint8(p.SL), TrafficClass: uint8(p.TrafficClass)}, AckTimeout: p.AckTimeout,
+		Path:        rdma.PathConfig{GIDIndex: s.cfg.GIDIndex, Port: s.cfg.Port, MTU: verbs.MTU(p.MTU), SL: uint8(p.SL), TrafficClass: uint8(p.TrafficClass)}, AckTimeout: p.AckTimeout,
 		ConnectTimeout: s.cfg.Timeout,
 	}
 	if s.cfg.Perftest {

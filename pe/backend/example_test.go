@@ -1,4 +1,4 @@
-package pe_test
+package backend_test
 
 import (
 	"context"
@@ -8,12 +8,13 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/pe"
+	"github.com/verbena-rdma/verbena/pe/backend"
 )
 
 // Alarms is a context whose tasks complete after a time.
 type Alarms struct {
 	*pe.Core
-	control *pe.Control
+	control backend.Control
 	tasks   *pe.Pool[AlarmTask]
 	pending map[*AlarmTask]*time.Timer
 
@@ -40,9 +41,9 @@ var ErrCancelled = errors.New("alarm cancelled")
 // each task that completes.
 func NewAlarms(n int, done func(*AlarmTask, error)) (*Alarms, error) {
 	a := &Alarms{pending: map[*AlarmTask]*time.Timer{}}
-	a.Core, a.control = pe.NewCore("alarms", &alarmsBackend{a, done})
+	a.Core, a.control = backend.New("alarms", &alarmsBackend{a, done})
 	var err error
-	a.tasks, err = pe.NewPool(a.control, "alarm tasks", n,
+	a.tasks, err = backend.NewPool(a.control, "alarm tasks", n,
 		func(t *AlarmTask) *pe.Task { return &t.Task },
 		func(t *AlarmTask) { t.alarms = a }, nil)
 	return a, err
