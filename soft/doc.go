@@ -12,7 +12,7 @@
 //
 // On the loopback interface every open device, in this process or another, takes its own
 // address from 127.0.0.0/8, so that any number of processes on one machine can use the
-// standard port.
+// standard port. It has the other addresses of the interface too.
 //
 // A name may end in options, written like those of a URL:
 //
