@@ -482,7 +482,7 @@ func TestDialAndListenRefusals(t *testing.T) {
 func TestListenAtChosenLoopbackGID(t *testing.T) {
 	openSoft(t) // it, or another program, has 127.0.0.1
 	cs := newDialRig(t)
-	server, client := cs.add(rdma.Config{Path: rdma.Path{GIDIndex: new(0)}, MaxConnections: 2}), cs.add(rdma.Config{MaxConnections: 2})
+	server, client := cs.add(rdma.Config{Path: rdma.PathConfig{GIDIndex: new(0)}, MaxConnections: 2}), cs.add(rdma.Config{MaxConnections: 2})
 	cs.start(server, client)
 	l := must(server.Listen(":0", rdma.ListenConfig{}))
 	for _, host := range []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), server.GID().GID.Addr()} {
