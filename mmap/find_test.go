@@ -10,7 +10,8 @@ import (
 func TestFind(t *testing.T) {
 	dev := newDevice("fake0")
 	around := make([]byte, 300)
-	m := must(Register(dev, around[100:200], LocalReadWrite|RemoteRead))
+	m, err := Register(dev, around[100:200], LocalReadWrite|RemoteRead)
+	require.NoError(t, err)
 	for first := range around {
 		for _, n := range []int{1, 2, 99, 100, 101, 150} {
 			if first+n > len(around) {
@@ -25,16 +26,19 @@ func TestFind(t *testing.T) {
 			require.Equal(t, first-100, off)
 		}
 	}
-	_, err := m.Find([]byte{1})
+	_, err = m.Find([]byte{1})
 	require.ErrorIs(t, err, ErrRange)
 	for _, empty := range [][]byte{nil, around[150:150], {}} {
 		_, err := m.Find(empty)
 		require.ErrorIs(t, err, ErrInvalid)
 	}
 	inside := around[100:110]
-	require.Zero(t, testing.AllocsPerRun(100, func() { _, _ = m.Find(inside) }))
+	require.Zero(t, testing.AllocsPerRun(2000, func() { _, _ = m.Find(inside) }))
 
-	remote := must(Import(newDevice("peer"), must(m.Export(dev))))
+	desc, err := m.Export(dev)
+	require.NoError(t, err)
+	remote, err := Import(newDevice("peer"), desc)
+	require.NoError(t, err)
 	_, err = remote.Find(inside)
 	require.ErrorIs(t, err, ErrRemote)
 	require.NoError(t, remote.Close())

@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"unsafe"
 
+	"github.com/verbena-rdma/verbena/internal/optional"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -21,7 +22,7 @@ func AllocBytes(size int) (mem []byte, free func() error, err error) {
 
 // allocateFor allocates memory that suits a device.
 func allocateFor(dev verbs.Device, size int) (mem []byte, free func() error, err error) {
-	if able, ok := dev.(verbs.MemoryDevice); ok {
+	if able, ok := dev.(optional.MemoryDevice); ok {
 		if mem, free, err = able.AllocMemory(size); err == nil {
 			return mem, free, nil
 		}

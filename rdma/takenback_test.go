@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/internal/optional"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
@@ -61,7 +62,7 @@ func takeBack(t *testing.T, owner, peer verbs.Device, after int, do func(*rig, *
 	t.Run("", func(t *testing.T) {
 		r := newRigOn(t, owner, peer, rdma.Config{}, rdma.Config{})
 		memory, free, err := mmap.AllocBytes(size)
-		if device, ok := owner.(verbs.MemoryDevice); ok { // memory that others of the machine can map
+		if device, ok := owner.(optional.MemoryDevice); ok { // memory that others of the machine can map
 			if shared, freeShared, notAble := device.AllocMemory(size); notAble == nil {
 				require.NoError(t, free())
 				memory, free = shared, freeShared

@@ -17,6 +17,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/verbena-rdma/verbena/internal/hostaddr"
+	"github.com/verbena-rdma/verbena/internal/optional"
 	"github.com/verbena-rdma/verbena/soft/internal/roce"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/faults"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
@@ -90,9 +91,9 @@ type Device struct {
 }
 
 var (
-	_ verbs.Device        = (*Device)(nil)
-	_ verbs.ClosingDevice = (*Device)(nil)
-	_ verbs.MemoryDevice  = (*Device)(nil)
+	_ verbs.Device          = (*Device)(nil)
+	_ verbs.ClosingDevice   = (*Device)(nil)
+	_ optional.MemoryDevice = (*Device)(nil)
 )
 
 // String is the device's name.
@@ -137,7 +138,7 @@ func (d *Device) OpenCM(handle func(verbs.CMEvent)) (verbs.CM, error) { return d
 // OnClose implements [verbs.ClosingDevice].
 func (d *Device) OnClose(f func() error) (remove func()) { return d.dev.OnClose(f) }
 
-// AllocMemory implements [verbs.MemoryDevice]. The memory can be shared with other processes
+// AllocMemory allocates memory that this device accesses faster. The memory can be shared with other processes
 // of the same user, which then read what they are sent in place. All of its pages are
 // allocated when it returns.
 func (d *Device) AllocMemory(size int) (mem []byte, free func() error, err error) {

@@ -22,6 +22,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/internal/optional"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -278,7 +279,7 @@ func TestProtectionDomainsDevice(t *testing.T) {
 // String, and no exported field.
 func TestNothingElseIsPublic(t *testing.T) {
 	public := map[string]bool{"SetFaults": true, "SetPeerFaults": true, "String": true}
-	for _, seam := range []reflect.Type{reflect.TypeFor[verbs.Device](), reflect.TypeFor[verbs.ClosingDevice](), reflect.TypeFor[verbs.CMDevice](), reflect.TypeFor[verbs.MemoryDevice]()} {
+	for _, seam := range []reflect.Type{reflect.TypeFor[verbs.Device](), reflect.TypeFor[verbs.ClosingDevice](), reflect.TypeFor[verbs.CMDevice](), reflect.TypeFor[optional.MemoryDevice]()} {
 		for i := range seam.NumMethod() {
 			public[seam.Method(i).Name] = true
 		}

@@ -2,14 +2,6 @@ package verbs
 
 import "time"
 
-// CountersQP is a queue pair that counts. The queue pairs of the software device implement it, but
-// for those of SRD.
-type CountersQP interface {
-	// Counters are the present counters. It may be called from any goroutine, and after Close,
-	// when they do not change any more.
-	Counters() QPCounters
-}
-
 // QPCounters are the counters of a queue pair, or those of several together: sums, and the longest
 // RoundTrip and Silence. The tags have the names and texts that exporters show.
 type QPCounters struct {

@@ -49,8 +49,7 @@
 //     matches ErrInvalid or ErrNotSupported, and is never ignored; a value that a device
 //     reports is passed on, and prints as a number.
 //
-// Later features are in these places. Memory that a device allocates is MemoryDevice, the path
-// of packets and other counters are CountersQP, and the death of a peer's process EventPeerGone. Memory windows are
+// Later features are in these places. The death of a peer's process is EventPeerGone. Memory windows are
 // WindowPD, and operations of SendWR. Multicast groups are MulticastQP and MulticastCM.
 // Extended completions are CQInit.Fields and ExtendedCQ, which polls into two slices to keep
 // WC as small and Poll as fast as before. EFA's SRD is a QPType: its requests use the fields

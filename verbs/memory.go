@@ -73,17 +73,6 @@ type MR interface {
 	Close() error
 }
 
-// MemoryDevice is a device that allocates memory which, when registered, it accesses faster
-// than other memory. The software device is one: it can share such memory with the peer's
-// process.
-type MemoryDevice interface {
-	// AllocMemory returns size zeroed bytes of memory outside the Go heap, which begin at a
-	// page. free gives them back; call it when they are in no region, and before the device is
-	// closed. Where such memory is no faster, or used up, the error matches ErrNotSupported:
-	// use other memory.
-	AllocMemory(size int) (mem []byte, free func() error, err error)
-}
-
 // SGE is a scatter-gather entry: a piece of registered local memory.
 type SGE struct {
 	Addr   uint64 // of the first byte

@@ -9,7 +9,7 @@
 // the tag, the driver lists no devices, and its Open returns an error that matches
 // [verbs.ErrNotSupported].
 //
-// A Device is a [verbs.CMDevice]: package rdmacm implements its connection manager.
+// A device is a [verbs.CMDevice]: cgo/internal/rdmacm implements its connection manager.
 //
 // On Amazon's EFA, queue pairs of the transport service SRD come from libefa, which is
 // loaded when the first EFA is opened. If libefa is missing or too old, the device has only its

@@ -5,7 +5,7 @@ package ibverbs
 import (
 	"sync"
 
-	"github.com/verbena-rdma/verbena/cgo/rdmacm"
+	"github.com/verbena-rdma/verbena/cgo/internal/rdmacm"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 

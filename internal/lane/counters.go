@@ -6,6 +6,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/internal/counters"
 	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/internal/optional"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -16,7 +17,7 @@ type counting struct {
 	ended verbs.QPCounters // of the others; it has no gauges
 }
 
-// traffic counts for a queue pair that is no CountersQP. The engine's goroutine alone changes it.
+// traffic counts for a queue pair that is no optional.CountersQP. The engine's goroutine alone changes it.
 type traffic struct {
 	sentBytes, sentMessages, receivedBytes, receivedMessages atomic.Uint64
 
@@ -39,7 +40,7 @@ func (g *Group) Counters() (c verbs.QPCounters, open int) {
 // Counters are the counters of the lane. Any goroutine may call it, also after Close. Without a
 // CountersQP, they count what has completed.
 func (l *Lane) Counters() (c verbs.QPCounters) {
-	if qp, ok := l.qp.(verbs.CountersQP); ok {
+	if qp, ok := l.qp.(optional.CountersQP); ok {
 		return qp.Counters()
 	}
 	t := l.traffic
@@ -59,7 +60,7 @@ func (g *Group) Lanes() []*Lane {
 
 // count begins to count the lane.
 func (l *Lane) count() {
-	if _, ok := l.qp.(verbs.CountersQP); !ok {
+	if _, ok := l.qp.(optional.CountersQP); !ok {
 		l.traffic = new(traffic)
 	}
 	l.counted.Value = l

@@ -3,6 +3,8 @@
 // in the same way. Without them everything works, later or with more packets.
 package optional
 
+import "github.com/verbena-rdma/verbena/verbs"
+
 // ExpectKeyQP is a queue pair that bounds the number of remote keys that its peer's host can
 // try. Those of the software device do: after too many failed tries, they delay requests of
 // the host with keys that its connection has not used before.
@@ -39,4 +41,23 @@ type HeldDisconnectCMID interface {
 	// DisconnectHeld reports whether the peer has asked to end the connection, and
 	// verbs.CMDisconnected has not been reported. The peer may serve no requests any more.
 	DisconnectHeld() bool
+}
+
+// MemoryDevice is a device that allocates memory which, when registered, it accesses faster
+// than other memory. The software device is one: it can share such memory with the peer's
+// process.
+type MemoryDevice interface {
+	// AllocMemory returns size zeroed bytes of memory outside the Go heap, which begin at a
+	// page. free gives them back; call it when they are in no region, and before the device is
+	// closed. Where such memory is no faster, or used up, the error matches verbs.ErrNotSupported:
+	// use other memory.
+	AllocMemory(size int) (mem []byte, free func() error, err error)
+}
+
+// CountersQP is a queue pair that counts. The queue pairs of the software device implement it, but
+// for those of SRD.
+type CountersQP interface {
+	// Counters are the present counters. It may be called from any goroutine, and after Close,
+	// when they do not change any more.
+	Counters() verbs.QPCounters
 }

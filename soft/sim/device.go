@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/netip"
 
+	"github.com/verbena-rdma/verbena/internal/optional"
 	"github.com/verbena-rdma/verbena/soft/internal/roce"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -17,10 +18,10 @@ type device struct {
 }
 
 var (
-	_ verbs.Device        = (*device)(nil)
-	_ verbs.CMDevice      = (*device)(nil)
-	_ verbs.ClosingDevice = (*device)(nil)
-	_ verbs.MemoryDevice  = (*device)(nil)
+	_ verbs.Device          = (*device)(nil)
+	_ verbs.CMDevice        = (*device)(nil)
+	_ verbs.ClosingDevice   = (*device)(nil)
+	_ optional.MemoryDevice = (*device)(nil)
 )
 
 // Driver implements verbs.Device.

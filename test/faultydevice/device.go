@@ -15,6 +15,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/cgo/ibverbs"
 	"github.com/verbena-rdma/verbena/internal/host"
+	"github.com/verbena-rdma/verbena/internal/optional"
 	"github.com/verbena-rdma/verbena/soft"
 	"github.com/verbena-rdma/verbena/soft/sim"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -79,7 +80,7 @@ type Software interface {
 	verbs.Device
 	verbs.CMDevice
 	verbs.ClosingDevice
-	verbs.MemoryDevice
+	optional.MemoryDevice
 }
 
 // Device is a software device with hooks.

@@ -138,7 +138,7 @@ func (q *qp) Close() error {
 }
 
 func (q *qp) Counters() (c verbs.QPCounters) {
-	if qp, ok := q.QP.(verbs.CountersQP); ok {
+	if qp, ok := q.QP.(optional.CountersQP); ok {
 		c = qp.Counters()
 	}
 	return c

@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/internal/optional"
 	"github.com/verbena-rdma/verbena/test/cmtest"
 	"github.com/verbena-rdma/verbena/test/verbstest"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -45,7 +46,7 @@ func sawPath(qp verbs.QP, want verbs.Path) func() bool {
 			case <-done:
 				return
 			case <-time.After(time.Millisecond):
-				saw = qp.(verbs.CountersQP).Counters().Path == want
+				saw = qp.(optional.CountersQP).Counters().Path == want
 			}
 		}
 	})
@@ -168,7 +169,7 @@ func TestGoAndPython(t *testing.T) {
 	// The first packets go by UDP, until the devices have found each other.
 	assert.Eventually(t, func() bool {
 		_, err := cq.Poll(nil)
-		return err == nil && qp.(verbs.CountersQP).Counters().Path == verbs.PathSharedMemory
+		return err == nil && qp.(optional.CountersQP).Counters().Path == verbs.PathSharedMemory
 	}, time.Minute, time.Millisecond)
 	require.Equal(t, "done", next())
 	assert.Equal(t, string(bytes.ToUpper(memory[half:2*half])), string(memory[:half]))

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/internal/optional"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/faults"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -48,7 +49,7 @@ func (s *side) addQueuePair(memory int, init verbs.QPInit) *side {
 	return y
 }
 
-func (s *side) pathKind() verbs.Path { return s.qp.(verbs.CountersQP).Counters().Path }
+func (s *side) pathKind() verbs.Path { return s.qp.(optional.CountersQP).Counters().Path }
 
 // Queue pairs of one device exchange packets in memory.
 func TestOneDevice(t *testing.T) {

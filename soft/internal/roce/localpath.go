@@ -156,7 +156,7 @@ func (e *endpoint) PathOf(from netip.AddrPort, p *wire.Packet) *local.Path {
 	return nil
 }
 
-// AllocMemory implements verbs.MemoryDevice.
+// AllocMemory implements optional.MemoryDevice.
 func (d *Device) AllocMemory(size int) (mem []byte, free func() error, err error) {
 	if mem, free := d.net.AllocMemory(size); mem != nil {
 		return mem, free, nil

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/internal/optional"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -24,7 +25,7 @@ func TestStoppedPeerIsDialledAgain(t *testing.T) {
 		}
 		return false
 	}, 5*time.Minute, time.Millisecond)
-	require.Equal(t, verbs.PathNetwork, x.qp.(verbs.CountersQP).Counters().Path)
+	require.Equal(t, verbs.PathNetwork, x.qp.(optional.CountersQP).Counters().Path)
 	y.dev.mu.Unlock()
 	awaitSharedMemory(x)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/internal/optional"
 	"github.com/verbena-rdma/verbena/test/verbstest"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -123,7 +124,7 @@ func overEachPath(t *testing.T, memory int, test func(t *testing.T, x, y *side))
 func awaitSharedMemory(sides ...*side) {
 	for _, s := range sides {
 		if runtime.GOOS == "linux" {
-			require.Eventually(s.t, func() bool { return s.qp.(verbs.CountersQP).Counters().Path == verbs.PathSharedMemory }, 5*time.Minute, time.Millisecond)
+			require.Eventually(s.t, func() bool { return s.qp.(optional.CountersQP).Counters().Path == verbs.PathSharedMemory }, 5*time.Minute, time.Millisecond)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/internal/optional"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/cm"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/cm/mad"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
@@ -125,7 +126,7 @@ func TestUnknownOpcodeIsRefused(t *testing.T) {
 func TestPartitionKeysThroughSharedMemory(t *testing.T) {
 	x, y := openPair(t, Config{}, Config{}, 4096)
 	awaitSharedMemory(x, y)
-	if y.qp.(verbs.CountersQP).Counters().Path != verbs.PathSharedMemory {
+	if y.qp.(optional.CountersQP).Counters().Path != verbs.PathSharedMemory {
 		t.Skip("there is none on this system")
 	}
 	from := x.dev.endpoints[0].socket.Addr()

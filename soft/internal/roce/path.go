@@ -157,7 +157,7 @@ func (q *queuePair) setPath(p path, from admission.Source) {
 	}
 }
 
-// Counters implements verbs.CountersQP.
+// Counters implements optional.CountersQP.
 func (q *queuePair) Counters() verbs.QPCounters {
 	s := q.lock()
 	defer s.mu.Unlock()

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/verbena-rdma/verbena/cgo/rdmacm"
+	"github.com/verbena-rdma/verbena/cgo/internal/rdmacm"
 	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/verbs"
 )
