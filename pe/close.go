@@ -84,7 +84,6 @@ func (e *Engine) Close() error {
 		return err
 	}
 	defer e.release()
-	defer e.endRegion()
 	if e.inBackend() {
 		return fmt.Errorf("pe: cannot close the engine inside a method of a backend: %w; return from the method first", ErrReentrant)
 	}

@@ -124,6 +124,7 @@ func (e *Engine) runAsSubstitute(by standIn, f func()) {
 		if !allDone {
 			e.endSleep()
 		}
+		e.endRegion()
 		e.driver.Store(by.driver)
 		e.substituted(by)
 	}()

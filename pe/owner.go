@@ -18,7 +18,10 @@ func (e *Engine) acquire(op string) error {
 	return nil
 }
 
-func (e *Engine) release() { e.driver.Store(0) }
+func (e *Engine) release() {
+	e.endRegion() // of a pass that panicked
+	e.driver.Store(0)
+}
 
 // driven reports whether a goroutine is driving the engine right now.
 func (e *Engine) driven() bool { return e.driver.Load() != 0 }

@@ -37,7 +37,6 @@ func (e *Engine) Run(ctx context.Context) error {
 	}
 	defer e.runs.end(e.runs.begin()) // when others can drive the engine
 	defer e.release()
-	defer e.endRegion()
 	e.keepsErrors = true
 	defer func() { e.keepsErrors, e.draining = false, false }()
 	if ctx == nil {
