@@ -1,6 +1,8 @@
 package graph
 
 import (
+	"github.com/verbena-rdma/verbena/internal/friend"
+	"github.com/verbena-rdma/verbena/internal/profiling"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/pe/backend"
 )
@@ -87,6 +89,10 @@ func (i *Instance[V]) SetValue(value V) error {
 // run begins a node.
 func (i *Instance[V]) run(index int) {
 	i.states[index] = begun
+	if profiling.Tracing() {
+		i.pool.graph.Friends(friend.Package{}).Traced("verbena graph node", i.steps[index].run)
+		return
+	}
 	i.steps[index].run()
 }
 
@@ -166,6 +172,14 @@ func (i *Instance[V]) reportIfEnded() {
 func (i *Instance[V]) report() {
 	i.pool.graph.running--
 	i.control.End(&i.Task)
+	if profiling.Tracing() {
+		i.pool.graph.Friends(friend.Package{}).Traced("verbena task callback", i.call)
+		return
+	}
+	i.call()
+}
+
+func (i *Instance[V]) call() {
 	if len(i.failed) == 0 && !i.stoppedEarly {
 		i.pool.done(i)
 		return

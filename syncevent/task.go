@@ -5,6 +5,8 @@ import (
 	"strconv"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/internal/friend"
+	"github.com/verbena-rdma/verbena/internal/profiling"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/pe/backend"
 )
@@ -180,7 +182,7 @@ func (t *Task) finish(flushed bool) {
 	t.control.End(&t.Task)
 	if flushed {
 		t.flushed = false
-		t.pool.failed(t, &TaskError{Op: t.op, Event: t.ev, Cause: t.ctx.Err()})
+		t.report(&TaskError{Op: t.op, Event: t.ev, Cause: t.ctx.Err()})
 		return
 	}
 	switch t.op {
@@ -190,6 +192,23 @@ func (t *Task) finish(flushed bool) {
 		t.ev.set(t.value)
 	case OpAdd:
 		t.waiter.seen = t.ev.add(t.value)
+	}
+	t.report(nil)
+}
+
+// report runs the callback.
+func (t *Task) report(err error) {
+	if profiling.Tracing() {
+		t.ctx.Friends(friend.Package{}).Traced("verbena task callback", func() { t.call(err) })
+		return
+	}
+	t.call(err)
+}
+
+func (t *Task) call(err error) {
+	if err != nil {
+		t.pool.failed(t, err)
+		return
 	}
 	t.pool.done(t)
 }
