@@ -8,11 +8,12 @@
 //
 //	r, err := rdma.New(dev, rdma.Config{Engine: engine})
 //	sends, err := r.Pool(16, pe.FreeTask, pe.FailContext)
-//	err = r.Receive(64, 4096, func(m *rdma.Message) { use(m.Connection, m.Bytes()) })
+//	err = r.Receive(64, 4096, func(m *rdma.Message) { use(m.Connection(), m.Bytes()) })
 //	r.OnStateChange(func(prev, next pe.State) {
 //		switch next {
 //		case pe.Starting:
-//			_, err = r.Listen(":7600", rdma.ListenConfig{Await: 1}) // the other end: r.Dial
+//			_, err := r.Listen(":7600", rdma.ListenConfig{Await: 1}) // the other end: r.Dial
+//			r.Fail(err) // if it is not nil
 //		case pe.Running:
 //			for _, conn := range r.List() {
 //				task, err := sends.Send(conn, bufinv.Source(local, 0, 13))

@@ -170,7 +170,7 @@ type CMEvent struct {
 	Listener CMListener  // the listener of a request
 	// Param is the peer's. The receiver may keep PrivateData; zeroes may follow it, since the
 	// messages do not carry its length. A CMDisconnected has the private data with which the peer
-	// has asked to end the connection: see DisconnectDataCMID.
+	// has asked to end the connection; only the software device can send that.
 	Param   CMParam
 	Address AddressAttr // for UD: the address of the peer's queue pair, or of the group
 	Err     error       // of CMFailed and CMUnresolved, a *CMError, and of CMMulticastFailed
