@@ -48,7 +48,7 @@ func ExampleDevice() {
 
 // A program lets verbena stat see the default stacks of package rsocket.
 func ExampleServe() {
-	served, err := metrics.Serve(rsocket.Metrics())
+	served, err := metrics.Serve(rsocket.DefaultMetrics())
 	if err != nil {
 		if !errors.Is(err, errors.ErrUnsupported) { // not on Linux
 			panic(err)
@@ -56,6 +56,6 @@ func ExampleServe() {
 		return
 	}
 	defer func() { _ = served.Close() }()
-	fmt.Println(len(metrics.Totals(rsocket.Metrics()))) // what the tool shows: there is no stack yet
+	fmt.Println(len(metrics.Totals(rsocket.DefaultMetrics()))) // what the tool shows: there is no stack yet
 	// Output: 0
 }

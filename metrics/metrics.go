@@ -55,7 +55,8 @@ func (s source) Metrics(bool) iter.Seq[Object] {
 // Totals are the devices, contexts and stacks of the sources, in the order in which they come, for
 // exporters that show no connections. Of several with one kind, name and device there is one object:
 // the first of a device, whose counters all sources share; of contexts and stacks, the sum of the
-// numbers and the longest of the times. Names are valid UTF-8.
+// numbers and the longest of the times. So give each source once; a Stacks of package rsocket has its
+// stacks. Names are valid UTF-8.
 func Totals(sources ...Source) (list []Object) {
 	for _, source := range sources {
 		for o := range source.Metrics(false) {

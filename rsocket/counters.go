@@ -120,15 +120,15 @@ func (s *Stack) streams(yield func(metrics.Object) bool) bool {
 
 // Stacks are the stacks that are open now, by their devices.
 func (s *Stacks) Stacks() (list []*Stack) {
-	for _, name := range s.counted.devices() {
-		stacks, _ := s.counted.of(name)
-		list = append(list, stacks...)
+	devices, _ := s.counted.all()
+	for _, d := range devices {
+		list = append(list, d.open...)
 	}
 	return list
 }
 
-// Metrics has the counters of the stacks of Listen and Dial, as Stacks.Metrics has those of others.
-func Metrics() metrics.Source { return source{defaults} }
+// DefaultMetrics has the counters of the stacks of Listen and Dial, as Stacks.Metrics has those of others.
+func DefaultMetrics() metrics.Source { return source{defaults} }
 
 // source is Stacks as a metrics.Source, and nothing else.
 type source struct{ stacks *Stacks }
@@ -137,29 +137,33 @@ type source struct{ stacks *Stacks }
 func (s source) Metrics(each bool) iter.Seq[metrics.Object] { return s.stacks.Metrics(each) }
 
 // Metrics implements metrics.Source: for each device that was used, the device while it is open, the
-// sums of its stacks, and, if each is set, the connections. Closed stacks still count in the totals.
+// sums of its stacks, and, if each is set, the connections. Closed stacks still count in the totals: of
+// the 64 devices that were used last, and of all others together, as the device "former".
 // The counters of a device of the software begin anew when it is opened again.
 func (s *Stacks) Metrics(each bool) iter.Seq[metrics.Object] {
 	return func(yield func(metrics.Object) bool) {
-		for _, name := range s.counted.devices() {
-			stacks, sum := s.counted.of(name)
-			for _, stack := range stacks {
+		devices, former := s.counted.all()
+		for _, d := range devices {
+			for _, stack := range d.open {
 				one := stack.Counters()
-				counters.Add(&sum, &one)
+				counters.Add(&d.closed, &one)
 			}
 			more := true
-			if n := len(stacks); n > 0 {
-				for o := range metrics.Device(stacks[n-1].Device()).Metrics(false) {
+			if n := len(d.open); n > 0 {
+				for o := range metrics.Device(d.open[n-1].Device()).Metrics(false) {
 					more = yield(o)
 				}
 			}
-			more = more && yield(metrics.Object{Kind: "stack", Name: name, Device: name, Counters: counters.Of(sum)})
-			for i := 0; more && each && i < len(stacks); i++ {
-				more = stacks[i].streams(yield)
+			more = more && yield(metrics.Object{Kind: "stack", Name: d.device, Device: d.device, Counters: counters.Of(d.closed)})
+			for i := 0; more && each && i < len(d.open); i++ {
+				more = d.open[i].streams(yield)
 			}
 			if !more {
 				return
 			}
+		}
+		if former != (Counters{}) {
+			yield(metrics.Object{Kind: "stack", Name: "former", Device: "former", Counters: counters.Of(former)})
 		}
 	}
 }
@@ -168,26 +172,31 @@ func (s *Stacks) Metrics(each bool) iter.Seq[metrics.Object] {
 type counted struct {
 	mu      sync.Mutex
 	entries map[string]*entry
+	ended   uint64   // number of stacks that were closed
+	former  Counters // the totals of devices that were forgotten
 }
 
 type entry struct {
+	device string
 	open   []*Stack // oldest first
 	closed Counters // has no gauges
+	last   uint64   // which one of all the last closed stack was
 }
 
-// devices are the names of all devices that were used.
-func (t *counted) devices() []string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return slices.Sorted(maps.Keys(t.entries))
-}
+// maxUnused limits the devices without a stack that have totals of their own: a server at all addresses
+// has a device for each interface that comes and goes.
+const maxUnused = 64
 
-// of returns the stacks of a device that are open, and the totals of the closed ones.
-func (t *counted) of(device string) ([]*Stack, Counters) {
+// all returns the devices that were used, in order, and the totals of those that were forgotten.
+func (t *counted) all() (list []entry, former Counters) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	e := t.entries[device]
-	return slices.Clone(e.open), e.closed
+	for _, name := range slices.Sorted(maps.Keys(t.entries)) {
+		e := *t.entries[name]
+		e.open = slices.Clone(e.open)
+		list = append(list, e)
+	}
+	return list, t.former
 }
 
 // add adds a stack.
@@ -198,7 +207,7 @@ func (t *counted) add(device string, s *Stack) {
 		t.entries = make(map[string]*entry)
 	}
 	if t.entries[device] == nil {
-		t.entries[device] = new(entry)
+		t.entries[device] = &entry{device: device}
 	}
 	e := t.entries[device]
 	e.open = append(e.open, s)
@@ -214,6 +223,27 @@ func (t *counted) remove(s *Stack) {
 			last := s.Counters()
 			counters.ClearGauges(&last)
 			counters.Add(&e.closed, &last)
+			t.ended++
+			e.last = t.ended
 		}
+	}
+	t.forget()
+}
+
+// forget adds the totals of the devices that were used longest ago to former.
+func (t *counted) forget() {
+	unused := 0
+	var oldest *entry
+	for _, e := range t.entries {
+		if len(e.open) > 0 {
+			continue
+		}
+		if unused++; oldest == nil || e.last < oldest.last {
+			oldest = e
+		}
+	}
+	if unused > maxUnused {
+		counters.Add(&t.former, &oldest.closed)
+		delete(t.entries, oldest.device)
 	}
 }

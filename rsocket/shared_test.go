@@ -147,7 +147,7 @@ func TestDialErrors(t *testing.T) {
 	require.True(t, ok)
 	require.True(t, timeout.Timeout())
 
-	for _, wrong := range []string{"", "127.0.0.1", "127.0.0.1:", "127.0.0.1:http", "127.0.0.1:65536", "[::1", "nowhere.invalid:1"} {
+	for _, wrong := range []string{"", "127.0.0.1", "127.0.0.1:no-service", "127.0.0.1:65536", "[::1", "nowhere.invalid:1"} {
 		_, err := rsocket.Dial(ctx, wrong)
 		assert.Error(t, err, wrong)
 		_, err = rsocket.Listen(wrong)
@@ -156,6 +156,11 @@ func TestDialErrors(t *testing.T) {
 		assert.True(t, ok)
 		assert.Equal(t, "listen", op.Op)
 	}
+	_, err = rsocket.Dial(ctx, "127.0.0.1:65536")
+	require.NotErrorIs(t, err, syscall.ENETUNREACH, "a mistake, which no later attempt mends")
+	l, err = rsocket.Listen("127.0.0.1:") // as net.Listen
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
 	_, err = rsocket.New(rsocket.Config{})
 	require.ErrorIs(t, err, rsocket.ErrInvalid)
 }

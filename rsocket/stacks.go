@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"strconv"
 	"sync/atomic"
 
 	"github.com/rs/zerolog"
@@ -49,10 +50,7 @@ func (s *Stacks) open(name string) (*Stack, error) {
 		return nil, err
 	}
 	cfg := s.cfg
-	cfg.Device = dev
-	if log := s.log.Load(); log != nil {
-		cfg.Log = *log
-	}
+	cfg.Device, cfg.Log = dev, s.logger()
 	stack, err := New(cfg)
 	if err != nil {
 		return nil, errors.Join(err, dev.Close())
@@ -60,6 +58,14 @@ func (s *Stacks) open(name string) (*Stack, error) {
 	stack.ownsDevice = true
 	s.counted.add(dev.Name(), stack)
 	return stack, nil
+}
+
+// logger is where stacks that are opened now log.
+func (s *Stacks) logger() zerolog.Logger {
+	if log := s.log.Load(); log != nil {
+		return *log
+	}
+	return s.cfg.Log
 }
 
 func (s *Stacks) closeStack(stack *Stack) error {
@@ -73,7 +79,7 @@ func (s *Stacks) Close() error { return s.set.End() }
 // Listen listens on HOST:PORT, as Stack.Listen does, on the device through which the system reaches
 // HOST. With an empty HOST, 0.0.0.0 or [::], it listens at all addresses of this host, loopback
 // included, and at those that come later (route.Serve): Listener.Addrs has those of now. Listen fails if one
-// of them cannot be served, and names it; of those that come later, Config.Log is told.
+// of them cannot be served, and names it; of those that come later, Config.Log or SetLogger's is told.
 func (s *Stacks) Listen(addr string) (*Listener, error) {
 	l := newListener(s.cfg.Backlog)
 	list, port, err := hosts.ToListen(addr)
@@ -112,12 +118,13 @@ func (l *Listener) addDevice(s *Stacks, dev string, list []string, port string) 
 }
 
 // listenEverywhere listens at all addresses of this host.
-func (l *Listener) listenEverywhere(s *Stacks, service string) error {
-	port, err := net.DefaultResolver.LookupPort(context.Background(), "tcp", service)
+func (l *Listener) listenEverywhere(s *Stacks, number string) error {
+	port, err := strconv.ParseUint(number, 10, 16)
 	if err != nil {
 		return err
 	}
 	l.all = true
+	log := s.logger()
 	everywhere, err := route.Serve(uint16(port), route.ServeConfig{
 		Open: func(dev string) (route.Part, error) {
 			stack, err := s.set.Acquire(context.Background(), dev)
@@ -132,10 +139,10 @@ func (l *Listener) listenEverywhere(s *Stacks, service string) error {
 		},
 		Failed: func(err error) {
 			if !errors.Is(err, net.ErrClosed) { // the listener is being closed
-				s.cfg.Log.Warn().Err(err).Msg("cannot listen at all addresses")
+				log.Warn().Err(err).Msg("cannot listen at all addresses")
 			}
 		},
-		Log: s.cfg.Log,
+		Log: log,
 	})
 	if err != nil {
 		l.end(net.ErrClosed)
@@ -184,7 +191,8 @@ func (s *Stacks) DialContext(ctx context.Context, network, addr string) (net.Con
 }
 
 // SetLogger sets where the stacks of Listen and Dial log, as Config.Log does for others. It holds for
-// stacks that are opened later, whose goroutines write at the same time. The zero value is silent.
+// later calls of Listen, and for stacks that are opened later, whose goroutines write at the same time.
+// The zero value is silent.
 func SetLogger(log zerolog.Logger) { defaults.log.Store(&log) }
 
 // Listen is Stacks.Listen with the default Config, on stacks that all calls of Listen and Dial share.

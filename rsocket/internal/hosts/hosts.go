@@ -8,13 +8,15 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 	"syscall"
 	"time"
 
 	"github.com/verbena-rdma/verbena/device/route"
 )
 
-// Resolve splits HOST:PORT, and returns the addresses of HOST in the order of the system's resolver.
+// Resolve splits HOST:PORT, and returns the addresses of HOST in the order of the system's resolver, and
+// the number of PORT, which may be the name of a service of TCP.
 // An empty HOST, and an unspecified address, are one empty host: all addresses of this machine for a
 // listener, any of them to dial.
 func Resolve(ctx context.Context, addr string) (hosts []string, port string, err error) {
@@ -22,6 +24,11 @@ func Resolve(ctx context.Context, addr string) (hosts []string, port string, err
 	if err != nil {
 		return nil, "", err
 	}
+	number, err := net.DefaultResolver.LookupPort(ctx, "tcp", port)
+	if err != nil {
+		return nil, "", err
+	}
+	port = strconv.Itoa(number)
 	if a, err := netip.ParseAddr(host); host == "" || err == nil && a.Unmap().IsUnspecified() {
 		return []string{""}, port, nil
 	}
