@@ -56,16 +56,19 @@ type cmID struct {
 	end      *C.struct_vd_cm_event // that waits for polls
 
 	// call is held by calls of the program. It guards the rest.
-	call       sync.Mutex
-	state      cmState
-	device     *openDevice // nil: none yet
-	entry      verbs.GIDEntry
-	local      netip.AddrPort
-	remote     netip.AddrPort
-	conn       verbs.CMID // nil before Connect
-	param      verbs.CMParam
-	qpn        uint32 // of the connection
-	listeners  []*listener
+	call      sync.Mutex
+	state     cmState
+	device    *openDevice // nil: none yet
+	entry     verbs.GIDEntry
+	local     netip.AddrPort
+	remote    netip.AddrPort
+	conn      verbs.CMID // nil before Connect
+	param     verbs.CMParam
+	qpn       uint32 // of the connection
+	listeners []*listener
+	// unfollow ends the search for new devices; nil: there is none. It takes call, so call is not held
+	// in wait.
+	unfollow   func() (wait func())
 	joins      map[*membership]struct{}
 	tos        uint8
 	ackTimeout int // code; negative: the default
@@ -134,8 +137,13 @@ func vd_cm_destroy(handle C.uint32_t) C.int {
 	id.mu.Lock()
 	id.closed = true
 	id.mu.Unlock()
+	wait := func() {}
+	defer func() { wait() }()
 	id.call.Lock()
 	defer id.call.Unlock()
+	if id.unfollow != nil {
+		wait = id.unfollow()
+	}
 	for _, l := range id.listeners {
 		l.close()
 	}

@@ -7,10 +7,14 @@ package main
 import "C"
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
+	"github.com/verbena-rdma/verbena/internal/hostaddr"
+	"github.com/verbena-rdma/verbena/internal/routes"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -69,17 +73,9 @@ func (id *cmID) listenEverywhere(backlog int) error {
 	}
 	failed := fmt.Errorf("listen on %v: there is no device with such an address: %w", id.local, verbs.ErrNoDevice)
 	for _, name := range names {
-		d, err := openNamed(name, name)
-		var addrs []netip.Addr
-		if err == nil {
-			addrs, err = d.addressesFor(id.local.Addr(), id.familyOnly)
-		}
-		for _, addr := range addrs {
-			if err = id.listen(d, addr, backlog); errors.Is(err, verbs.ErrInUse) {
-				return err
-			}
-		}
-		if err != nil {
+		if err := id.listenOn(name, backlog); errors.Is(err, verbs.ErrInUse) {
+			return err
+		} else if err != nil {
 			logError(err)
 			failed = err
 		}
@@ -87,7 +83,75 @@ func (id *cmID) listenEverywhere(backlog int) error {
 	if len(id.listeners) == 0 {
 		return failed
 	}
+	id.follow(backlog)
 	return nil
+}
+
+// listenOn listens on a device at all its addresses of the family.
+func (id *cmID) listenOn(name string, backlog int) error {
+	d, err := openNamed(name, name)
+	if err != nil {
+		return err
+	}
+	addrs, err := d.addressesFor(id.local.Addr(), id.familyOnly)
+	for _, addr := range addrs {
+		err = errors.Join(err, id.listen(d, addr, backlog))
+	}
+	return err
+}
+
+// follow listens on devices that come later, until the identifier is destroyed.
+func (id *cmID) follow(backlog int) {
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	id.unfollow = func() (wait func()) {
+		stop()
+		return func() { <-ended }
+	}
+	go func() {
+		defer close(ended)
+		routes.Changes(ctx, func() {}, func() {
+			id.call.Lock()
+			defer id.call.Unlock()
+			if ctx.Err() == nil {
+				id.listenOnNew(backlog)
+			}
+		})
+	}()
+}
+
+// listenOnNew listens on the devices that have no listener yet. A device has the addresses that its
+// interface has when it is opened, so the interface must have one of the family.
+func (id *cmID) listenOnNew(backlog int) {
+	own, err := hostaddr.List()
+	if err != nil {
+		logError(err)
+		return
+	}
+	list, err := listDevices()
+	if err != nil {
+		logError(err)
+		return
+	}
+	for _, info := range list {
+		served := slices.ContainsFunc(id.listeners, func(l *listener) bool { return l.device.name == info.Name })
+		ready := slices.ContainsFunc(own, func(o hostaddr.Own) bool { return o.Interface == info.Interface && id.listensAt(o.Addr) })
+		if served || !ready {
+			continue
+		}
+		if err := id.listenOn(info.Name, backlog); err != nil {
+			logError(err)
+		}
+	}
+}
+
+// listensAt reports whether an address that has come is worth opening a device for. Each interface has a
+// link-local one, which comes first.
+func (id *cmID) listensAt(addr netip.Addr) bool {
+	if addr.Is4() {
+		return id.local.Addr().Is4() || !id.familyOnly
+	}
+	return id.local.Addr().Is6() && !addr.IsLinkLocalUnicast()
 }
 
 var localhost = netip.AddrFrom4([4]byte{127, 0, 0, 1})

@@ -15,6 +15,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/test/netns"
 )
 
 // rdmacmTools are the programs of rdmacm-utils.
@@ -109,6 +111,33 @@ func TestCMNamedByAddress(t *testing.T) {
 	}
 	_, err := r.run(t, &place{host: host + "1", server: named("1"), client: named("2")})
 	assert.NoError(t, err)
+}
+
+// A server at 0.0.0.0 is reached at the address of an interface that came after it had begun to listen.
+func TestCMListensLater(t *testing.T) {
+	needProgram(t, "rping", "rdmacm-utils")
+	needProgram(t, "stdbuf", "coreutils")
+	a, b := netns.New(t), netns.New(t)
+	env := plain.environment(t)
+	server, err := start(t.Context(), env, append(a.Run(), strings.Fields("stdbuf -oL rping -s -d -P -p 7174")...))
+	require.NoError(t, err)
+	t.Cleanup(server.stop)
+	for !strings.Contains(server.output.String(), "rdma_listen") {
+		require.False(t, server.ended(), "%s", server.output)
+		time.Sleep(10 * time.Millisecond)
+	}
+	b.IP(t, "link add v1 type veth peer name v0 netns %v", a)
+	a.IP(t, "link set v0 up") // the address comes later, after the link-local one
+	a.IP(t, "addr add 192.0.2.1/24 dev v0")
+	b.IP(t, "addr add 192.0.2.2/24 dev v1")
+	b.IP(t, "link set v1 up")
+	for limit := time.Now().Add(patience); ; {
+		out, err := run(t, env, append(b.Run(), strings.Fields("rping -c -a 192.0.2.1 -p 7174 -C 10")...)...)
+		if err == nil {
+			break
+		}
+		require.Less(t, time.Now(), limit, "%s\n%s", out, server.output)
+	}
 }
 
 // rping exchanges data with Verbena's sample for it, in both directions.
