@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"sync"
@@ -431,39 +430,21 @@ var errEnding = errors.New("the device is being closed")
 // was opened before the interface had the address, it does not have it; then the address gets a device of
 // its own.
 func (e *Everywhere) serve(at place, adapter string) error {
-	open := func(device string) func() (Part, error) {
-		return func() (Part, error) { return e.cfg.Open(device) }
-	}
 	if adapter != "" {
-		return e.serveOn(adapter, at, open(adapter))
+		return e.serveOn(adapter, at)
 	}
-	device := softDevice(at.name)
-	err := e.serveOn(device, at, open(device))
+	err := e.serveOn(softDevice(at.name), at)
 	if errors.Is(err, verbs.ErrInvalid) {
-		return e.serveOn(softDevice(at.addr.String()), at, func() (Part, error) { return e.openOwn(at.addr) })
+		return e.serveOn(ownDevice(at.addr), at)
 	}
 	return err
 }
 
-// openOwn opens the software device of one address. If another program has UDP port 4791 there, the
-// device gets another port, as those of interfaces do.
-func (e *Everywhere) openOwn(addr netip.Addr) (Part, error) {
-	const firstDynamicPort = 49152 // RFC 6335 6
-	p, err := e.cfg.Open(softDevice(addr.String()))
-	for range portAttempts {
-		if !errors.Is(err, syscall.EADDRINUSE) {
-			break
-		}
-		p, err = e.cfg.Open(softDevice(netip.AddrPortFrom(addr, firstDynamicPort|uint16(rand.Uint32())).String()))
-	}
-	return p, err
-}
-
-// serveOn serves an address on a device, which open opens if it is not open.
-func (e *Everywhere) serveOn(device string, at place, open func() (Part, error)) error {
+// serveOn serves an address on a device, which it opens if it is not open.
+func (e *Everywhere) serveOn(device string, at place) error {
 	p := e.parts[device]
 	if p == nil {
-		opened, err := open()
+		opened, err := e.cfg.Open(device)
 		if err != nil {
 			return err
 		}
@@ -505,6 +486,10 @@ func joined(err, other error) error {
 }
 
 func softDevice(name string) string { return "soft-" + name }
+
+// ownDevice names the software device of one address. Port 0: the device takes another one than 4791 if
+// another program has that, as devices of interfaces do.
+func ownDevice(addr netip.Addr) string { return softDevice(netip.AddrPortFrom(addr, 0).String()) }
 
 // places returns the addresses of this host, each once. Of 127.0.0.0/8 it is 127.0.0.1, by which
 // programs find the listener of a software device.
