@@ -105,8 +105,8 @@ const (
 // Serve listens on a port at all addresses of this host. cfg.Open opens a part on each device, and Serve
 // calls its Listen. Port 0 is one that is free on all devices.
 //
-// Serve fails if an address cannot be served, and names it and its interface. The others it serves later:
-// addresses that come later, and those that the system still checks. Listening ends at an address that is
+// Serve fails if an address cannot be served, and names it and its interface. Addresses that come later,
+// and those that the system still checks, it serves later. Listening ends at an address that is
 // gone, and a part without addresses is closed. A part whose device fails is closed too, and opened
 // again; the others go on.
 func Serve(port uint16, cfg ServeConfig) (*Everywhere, error) {
@@ -281,6 +281,11 @@ func (p *part) close() {
 	}
 }
 
+// isAbsent reports whether an error says that an address, or its interface, is not there.
+func isAbsent(err error) bool {
+	return errors.Is(err, syscall.EADDRNOTAVAIL) || errors.Is(err, syscall.ENODEV) || errors.Is(err, syscall.ENXIO) || errors.Is(err, verbs.ErrNoDevice)
+}
+
 // note notes that an attempt has failed, and reports whether to tell that.
 func (f *failure) note(err error, now time.Time) (tell bool) {
 	if f.tries == 0 {
@@ -288,7 +293,7 @@ func (f *failure) note(err error, now time.Time) (tell bool) {
 	}
 	f.next = now.Add(min(firstRetry<<min(f.tries, 10), lastRetry))
 	f.tries++
-	f.err, f.coming = err, errors.Is(err, syscall.EADDRNOTAVAIL) || errors.Is(err, verbs.ErrNoDevice)
+	f.err, f.coming = err, isAbsent(err)
 	if f.told == err.Error() || f.coming && now.Sub(f.first) < checked {
 		return false
 	}
@@ -324,9 +329,9 @@ func (e *Everywhere) update(now time.Time) (failed []error, err error) {
 		}
 	}
 	adapters := sync.OnceValue(adapterAddresses) // which opens them
+	var unserved []*placeError
 	for _, at := range all {
-		f := e.failures[at]
-		if served[at] || f != nil && now.Before(f.next) {
+		if f := e.failures[at]; served[at] || f != nil && now.Before(f.next) {
 			continue
 		}
 		device := adapters()[at.addr.WithZone("")]
@@ -334,15 +339,10 @@ func (e *Everywhere) update(now time.Time) (failed []error, err error) {
 		case err == nil:
 			delete(e.failures, at)
 		case err != errEnding:
-			if f == nil {
-				f = new(failure)
-				e.failures[at] = f
-			}
-			if err = (&placeError{at, err}); f.note(err, now) {
-				failed = append(failed, err)
-			}
+			unserved = append(unserved, &placeError{at, err})
 		}
 	}
+	failed = append(failed, e.note(unserved, now)...)
 	for _, p := range e.parts {
 		if len(p.stops) == 0 {
 			p.close()
@@ -350,6 +350,30 @@ func (e *Everywhere) update(now time.Time) (failed []error, err error) {
 	}
 	e.publish()
 	return failed, nil
+}
+
+// note notes which places are not served, without those that have gone meanwhile. It returns the failures
+// to tell.
+func (e *Everywhere) note(unserved []*placeError, now time.Time) (failed []error) {
+	if len(unserved) == 0 {
+		return nil
+	}
+	all, err := e.places()
+	for _, u := range unserved {
+		if err == nil && !slices.Contains(all, u.place) {
+			delete(e.failures, u.place)
+			continue
+		}
+		f := e.failures[u.place]
+		if f == nil {
+			f = new(failure)
+			e.failures[u.place] = f
+		}
+		if f.note(u, now) {
+			failed = append(failed, u)
+		}
+	}
+	return failed
 }
 
 // endGone ends what is gone: listening at addresses, parts without any, and those whose device has

@@ -216,6 +216,24 @@ func TestServeFails(t *testing.T) {
 	assert.Empty(t, m.parts)
 }
 
+// An address that goes while Serve starts is no failure.
+func TestServeVanishing(t *testing.T) {
+	m := &machine{}
+	m.listen = func(device string, _ netip.AddrPort) error {
+		if device == "soft-e2" {
+			m.places = []place{placeOf(1)}
+			return errors.New("no such network interface")
+		}
+		return nil
+	}
+	simulated(t, m, func(t *testing.T, e *Everywhere) {
+		require.Equal(t, []netip.AddrPort{addrOf(1)}, e.Addrs())
+		m.pause(time.Hour)
+		require.Empty(t, m.failed)
+		require.Nil(t, m.part("soft-e2"))
+	})
+}
+
 // An address that the system still checks is no failure. One that its interface's device does not have
 // gets a device of its own, at any UDP port.
 func TestServeOthers(t *testing.T) {
