@@ -53,7 +53,8 @@ type Everywhere struct {
 	places  func() ([]place, error)
 	stop    context.CancelFunc
 	running sync.WaitGroup
-	changes chan struct{} // holds one after a change of addresses, or of a part
+	changes chan struct{} // holds one after a change of addresses
+	ended   chan struct{} // holds one after the end of a part, or of its device
 
 	// These belong to the goroutine that serves: first that of Serve, then that of follow.
 	parts    map[string]*part // by device
@@ -116,9 +117,9 @@ func Serve(port uint16, cfg ServeConfig) (*Everywhere, error) {
 // serve is Serve with functions that list the addresses, and report their changes.
 func serve(port uint16, cfg ServeConfig, places func() ([]place, error), follow func(ctx context.Context, subscribed, changed func())) (*Everywhere, error) {
 	ctx, stop := context.WithCancel(context.Background())
-	e := &Everywhere{cfg: cfg, places: places, stop: stop, changes: make(chan struct{}, 1), parts: map[string]*part{}, failures: map[place]*failure{}, pauses: map[string]time.Duration{}}
+	e := &Everywhere{cfg: cfg, places: places, stop: stop, changes: make(chan struct{}, 1), ended: make(chan struct{}, 1), parts: map[string]*part{}, failures: map[place]*failure{}, pauses: map[string]time.Duration{}}
 	subscribed := make(chan struct{})
-	e.running.Go(func() { follow(ctx, func() { close(subscribed) }, e.changed) })
+	e.running.Go(func() { follow(ctx, func() { close(subscribed) }, func() { raise(e.changes) }) })
 	<-subscribed
 	if err := e.begin(port); err != nil {
 		closing := e.closeParts()
@@ -131,10 +132,10 @@ func serve(port uint16, cfg ServeConfig, places func() ([]place, error), follow 
 	return e, nil
 }
 
-// changed has follow look what has changed.
-func (e *Everywhere) changed() {
+// raise has follow look what has changed.
+func raise(events chan<- struct{}) {
 	select {
-	case e.changes <- struct{}{}:
+	case events <- struct{}{}:
 	default: // one waits
 	}
 }
@@ -199,6 +200,7 @@ func (e *Everywhere) wait(ctx context.Context, other time.Time) bool {
 	select {
 	case <-ctx.Done():
 	case <-again:
+	case <-e.ended: // a device that ends brings no address
 	case <-e.changes:
 		select {
 		case <-ctx.Done():
@@ -492,13 +494,13 @@ func (e *Everywhere) serveOn(device string, at place) error {
 func (e *Everywhere) attend(p *part) {
 	select {
 	case <-p.Done():
-		e.changed()
+		raise(e.ended)
 		<-p.end
 	case <-p.end:
 	}
 	p.err = p.Close()
 	close(p.closed)
-	e.changed()
+	raise(e.ended)
 }
 
 // joined is errors.Join that leaves one error as it is.
