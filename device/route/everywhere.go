@@ -79,10 +79,11 @@ type part struct {
 	Part
 	opened time.Time
 	stops  map[place]func()
-	ending bool          // end is closed
-	failed bool          // since its device has
-	end    chan struct{} // tells it to close
-	closed chan struct{} // closed when it is, with the result err
+	had    map[netip.Addr]place // those at which it has listened: its device has their UDP ports
+	ending bool                 // end is closed
+	failed bool                 // since its device has
+	end    chan struct{}        // tells it to close
+	closed chan struct{}        // closed when it is, with the result err
 	err    error
 }
 
@@ -108,7 +109,8 @@ const (
 //
 // Serve fails if an address cannot be served, and names it and its interface. Addresses that come later,
 // and those that the system still checks, it serves later. Listening ends at an address that is
-// gone, and a part without addresses is closed. A part whose device fails is closed too, and opened
+// gone, and a part without addresses is closed. One with an address that moves to another interface is
+// closed too, and opened again for its other addresses. A part whose device fails is closed too, and opened
 // again; the others go on.
 func Serve(port uint16, cfg ServeConfig) (*Everywhere, error) {
 	return serve(port, cfg, places, routes.Changes)
@@ -325,9 +327,15 @@ func (e *Everywhere) update(now time.Time) (failed []error, err error) {
 	}
 	failed = e.endGone(all, now)
 	served := map[place]bool{}
+	taken := map[string]bool{} // interfaces, with an address whose UDP port a closing device has
 	for _, p := range e.parts {
 		for at := range p.stops {
 			served[at] = true // or will be when the part has closed
+		}
+		for _, at := range all {
+			if _, had := p.had[at.addr]; had && p.ending {
+				taken[at.name] = true
+			}
 		}
 	}
 	adapters := sync.OnceValue(adapterAddresses) // which opens them
@@ -337,7 +345,7 @@ func (e *Everywhere) update(now time.Time) (failed []error, err error) {
 			continue
 		}
 		device := adapters()[at.addr.WithZone("")]
-		switch err := e.serve(at, device); {
+		switch err := e.serve(at, device, taken[at.name]); {
 		case err == nil:
 			delete(e.failures, at)
 		case err != errEnding:
@@ -378,8 +386,8 @@ func (e *Everywhere) note(unserved []*placeError, now time.Time) (failed []error
 	return failed
 }
 
-// endGone ends what is gone: listening at addresses, parts without any, and those whose device has
-// failed. It forgets the parts that have closed, and returns the failures to tell.
+// endGone ends what is gone: listening at addresses, parts without any, those with an address that has
+// moved to another interface, where another device needs its UDP port, and those whose device has failed. It forgets the parts that have closed, and returns the failures to tell.
 func (e *Everywhere) endGone(all []place, now time.Time) (failed []error) {
 	for at := range e.failures {
 		if !slices.Contains(all, at) {
@@ -396,7 +404,8 @@ func (e *Everywhere) endGone(all []place, now time.Time) (failed []error) {
 		if !p.ending {
 			p.failed = isClosed(p.Done())
 		}
-		if p.failed || len(p.stops) == 0 {
+		moved := slices.ContainsFunc(all, func(at place) bool { had, ok := p.had[at.addr]; return ok && had != at })
+		if p.failed || moved || len(p.stops) == 0 {
 			p.close()
 		}
 		if !isClosed(p.closed) {
@@ -449,32 +458,35 @@ func (e *Everywhere) publish() {
 	slices.SortFunc(e.list, netip.AddrPort.Compare)
 }
 
-// errEnding: the part on the device is being closed. The address waits for that.
+// errEnding: the part on the device, or one that had an address of its interface, is being closed. The address waits for that.
 var errEnding = errors.New("the device is being closed")
 
 // serve serves an address on its adapter or, without one, on the software device of its interface. If that
 // was opened before the interface had the address, it does not have it; then the address gets a device of
-// its own.
-func (e *Everywhere) serve(at place, adapter string) error {
+// its own. wait: none is to be opened now.
+func (e *Everywhere) serve(at place, adapter string, wait bool) error {
 	if adapter != "" {
-		return e.serveOn(adapter, at)
+		return e.serveOn(adapter, at, wait)
 	}
-	err := e.serveOn(softDevice(at.name), at)
+	err := e.serveOn(softDevice(at.name), at, wait)
 	if errors.Is(err, verbs.ErrInvalid) {
-		return e.serveOn(ownDevice(at.addr), at)
+		return e.serveOn(ownDevice(at.addr), at, wait)
 	}
 	return err
 }
 
-// serveOn serves an address on a device, which it opens if it is not open.
-func (e *Everywhere) serveOn(device string, at place) error {
+// serveOn serves an address on a device, which it opens if it is not open, unless that is to wait.
+func (e *Everywhere) serveOn(device string, at place, wait bool) error {
 	p := e.parts[device]
+	if p == nil && wait {
+		return errEnding
+	}
 	if p == nil {
 		opened, err := e.cfg.Open(device)
 		if err != nil {
 			return err
 		}
-		p = &part{Part: opened, opened: time.Now(), stops: map[place]func(){}, end: make(chan struct{}), closed: make(chan struct{})}
+		p = &part{Part: opened, opened: time.Now(), stops: map[place]func(){}, had: map[netip.Addr]place{}, end: make(chan struct{}), closed: make(chan struct{})}
 		e.parts[device] = p
 		e.running.Go(func() { e.attend(p) })
 	}
@@ -486,7 +498,7 @@ func (e *Everywhere) serveOn(device string, at place) error {
 		return err
 	}
 	e.setPort(port)
-	p.stops[at] = stop
+	p.stops[at], p.had[at.addr] = stop, at
 	return nil
 }
 

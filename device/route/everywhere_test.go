@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -356,6 +357,42 @@ func TestSlowClose(t *testing.T) {
 		close(last.closing)
 		synctest.Wait()
 		require.True(t, closed)
+	})
+}
+
+// An address that moves to another interface is served there when the device that had it is closed, so that
+// the next one gets its UDP port.
+func TestAddressMoves(t *testing.T) {
+	m := &machine{}
+	simulated(t, m, func(t *testing.T, e *Everywhere) {
+		at := func(n int, name string, index int) place {
+			p := placeOf(n)
+			p.name, p.index = name, index
+			return p
+		}
+		m.set(nil, placeOf(1), placeOf(2), at(3, "e1", 1))
+		for i, name := range []string{"br0", "br1", "br1"} { // the last is deleted, and made again
+			for device, p := range m.parts {
+				if device != "soft-e2" {
+					p.closing = make(chan struct{})
+				}
+			}
+			before := maps.Clone(m.parts)
+			m.set(nil, at(4, name, 9+i), at(1, name, 9+i), placeOf(2), at(3, "e1", 1))
+			m.pause(time.Hour)
+			require.Equal(t, before, m.parts) // no other is opened
+			for _, p := range before {
+				if p.closing != nil {
+					close(p.closing)
+				}
+			}
+			m.pause(0)
+			require.Equal(t, []netip.AddrPort{addrOf(1), addrOf(2), addrOf(3), addrOf(4)}, e.Addrs())
+			require.Equal(t, []netip.AddrPort{addrOf(4), addrOf(1)}, m.at("soft-"+name))
+			require.Equal(t, []netip.AddrPort{addrOf(3)}, m.at("soft-e1"))
+			require.Len(t, m.parts, 3)
+		}
+		require.Empty(t, m.failed)
 	})
 }
 
