@@ -78,6 +78,7 @@ type place struct {
 type part struct {
 	Part
 	opened time.Time
+	idle   time.Time // since when it has had no stops; zero: it has some, or is new
 	stops  map[place]func()
 	had    map[netip.Addr]place // those at which it has listened: its device has their UDP ports
 	ending bool                 // end is closed
@@ -98,6 +99,7 @@ type failure struct {
 
 const (
 	portAttempts = 16                    // ports that are tried
+	idleTime     = 10 * time.Second      // of a part without addresses, whose connections go on if they return
 	settle       = 50 * time.Millisecond // changes come in groups
 	// What fails is tried again after a second, then after twice the time before.
 	firstRetry, lastRetry = time.Second, time.Minute
@@ -109,8 +111,8 @@ const (
 //
 // Serve fails if an address cannot be served, and names it and its interface. Addresses that come later,
 // and those that the system still checks, it serves later. Listening ends at an address that is
-// gone, and a part without addresses is closed. One with an address that moves to another interface is
-// closed too, and opened again for its other addresses. A part whose device fails is closed too, and opened
+// gone, and a part that has had none for ten seconds is closed. One with an address that moves to another
+// interface is closed at once, and opened again for its other addresses. A part whose device fails is closed too, and opened
 // again; the others go on.
 func Serve(port uint16, cfg ServeConfig) (*Everywhere, error) {
 	return serve(port, cfg, places, routes.Changes)
@@ -186,14 +188,26 @@ func (e *Everywhere) follow(ctx context.Context) {
 	}
 }
 
-// wait waits until there may be something to do: after a change, or at the time of the next attempt, also
-// that of another one than those of places. It reports false when ctx ends.
-func (e *Everywhere) wait(ctx context.Context, other time.Time) bool {
-	next := other
-	for _, f := range e.failures {
-		if next.IsZero() || f.next.Before(next) {
-			next = f.next
+// wait waits until there may be something to do: after a change, at the time of the next attempt, or when a
+// part has been idle for long. If listing the addresses has failed, the attempt is that. It reports false when
+// ctx ends.
+func (e *Everywhere) wait(ctx context.Context, listing time.Time) bool {
+	var next time.Time
+	until := func(t time.Time) {
+		if next.IsZero() || t.Before(next) {
+			next = t
 		}
+	}
+	for _, f := range e.failures {
+		until(f.next)
+	}
+	for _, p := range e.parts {
+		if !p.idle.IsZero() && !p.ending {
+			until(p.idle.Add(idleTime))
+		}
+	}
+	if !listing.IsZero() {
+		next = listing
 	}
 	var again <-chan time.Time
 	if !next.IsZero() {
@@ -354,8 +368,13 @@ func (e *Everywhere) update(now time.Time) (failed []error, err error) {
 	}
 	failed = append(failed, e.note(unserved, now)...)
 	for _, p := range e.parts {
-		if len(p.stops) == 0 {
+		switch {
+		case len(p.stops) > 0:
+			p.idle = time.Time{}
+		case len(p.had) == 0 || !p.idle.IsZero() && now.Sub(p.idle) >= idleTime:
 			p.close()
+		case p.idle.IsZero():
+			p.idle = now
 		}
 	}
 	e.publish()
@@ -386,8 +405,8 @@ func (e *Everywhere) note(unserved []*placeError, now time.Time) (failed []error
 	return failed
 }
 
-// endGone ends what is gone: listening at addresses, parts without any, those with an address that has
-// moved to another interface, where another device needs its UDP port, and those whose device has failed. It forgets the parts that have closed, and returns the failures to tell.
+// endGone ends what is gone: listening at addresses, and parts whose device has failed or is outdated. It
+// forgets the parts that have closed, and returns the failures to tell.
 func (e *Everywhere) endGone(all []place, now time.Time) (failed []error) {
 	for at := range e.failures {
 		if !slices.Contains(all, at) {
@@ -404,8 +423,7 @@ func (e *Everywhere) endGone(all []place, now time.Time) (failed []error) {
 		if !p.ending {
 			p.failed = isClosed(p.Done())
 		}
-		moved := slices.ContainsFunc(all, func(at place) bool { had, ok := p.had[at.addr]; return ok && had != at })
-		if p.failed || moved || len(p.stops) == 0 {
+		if p.failed || p.outdated(all) {
 			p.close()
 		}
 		if !isClosed(p.closed) {
@@ -432,6 +450,19 @@ func (e *Everywhere) endGone(all []place, now time.Time) (failed []error) {
 		}
 	}
 	return failed
+}
+
+// outdated reports whether a part had an address that is at another interface now, whose device needs its
+// UDP port, or whether its interface has been replaced.
+func (p *part) outdated(all []place) bool {
+	for _, had := range p.had {
+		if slices.ContainsFunc(all, func(at place) bool {
+			return at != had && (at.addr == had.addr || at.name == had.name && at.index != had.index)
+		}) {
+			return true
+		}
+	}
+	return false
 }
 
 func isClosed(c <-chan struct{}) bool {

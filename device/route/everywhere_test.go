@@ -273,7 +273,6 @@ func TestAddressesComeAndGo(t *testing.T) {
 		m.set(nil, placeOf(2), placeOf(3))
 		require.Equal(t, []netip.AddrPort{addrOf(2), addrOf(3)}, e.Addrs())
 		require.Equal(t, []netip.AddrPort{addrOf(3)}, m.added)
-		require.Nil(t, m.part("soft-e1"))
 
 		other := placeOf(2)
 		other.addr = addrOf(9).Addr()
@@ -296,18 +295,24 @@ func TestAddressesComeAndGo(t *testing.T) {
 
 // While the system does not list the addresses, what is served stays. Then it is asked again.
 func TestListingFails(t *testing.T) {
-	m := &machine{}
+	m := &machine{refuse: func(device string) error {
+		if device == "soft-e3" {
+			return syscall.EADDRNOTAVAIL
+		}
+		return nil
+	}}
 	simulated(t, m, func(t *testing.T, e *Everywhere) {
+		m.set(nil, placeOf(2), placeOf(3)) // the one is to be closed, and the other tried again
 		m.set(syscall.ENOBUFS)
-		require.Equal(t, []netip.AddrPort{addrOf(1), addrOf(2)}, e.Addrs())
+		require.Equal(t, []netip.AddrPort{addrOf(2)}, e.Addrs())
 		m.pause(time.Hour)
 		require.Equal(t, []string{syscall.ENOBUFS.Error()}, m.failed)
 		m.set(syscall.ENOBUFS)
 		m.mu.Lock()
-		m.places, m.failure = []place{placeOf(3)}, nil
+		m.places, m.failure = []place{placeOf(4)}, nil
 		m.mu.Unlock()
 		m.pause(lastRetry)
-		require.Equal(t, []netip.AddrPort{addrOf(3)}, e.Addrs())
+		require.Equal(t, []netip.AddrPort{addrOf(4)}, e.Addrs())
 	})
 }
 
@@ -339,6 +344,7 @@ func TestSlowClose(t *testing.T) {
 		slow := m.part("soft-e1")
 		slow.closing = make(chan struct{})
 		m.set(nil, placeOf(2), placeOf(3))
+		m.pause(idleTime)
 		require.Equal(t, []netip.AddrPort{addrOf(2), addrOf(3)}, e.Addrs())
 		m.set(nil, placeOf(1), placeOf(2), placeOf(3))
 		m.pause(time.Hour)
@@ -357,6 +363,27 @@ func TestSlowClose(t *testing.T) {
 		close(last.closing)
 		synctest.Wait()
 		require.True(t, closed)
+	})
+}
+
+// A part is closed when it has had no address for a while. One whose address comes back before that goes on.
+func TestFlap(t *testing.T) {
+	m := &machine{}
+	simulated(t, m, func(t *testing.T, e *Everywhere) {
+		p := m.part("soft-e1")
+		for range 3 {
+			m.set(nil, placeOf(2))
+			require.Equal(t, []netip.AddrPort{addrOf(2)}, e.Addrs())
+			m.pause(idleTime - 2*settle)
+			m.set(nil, placeOf(1), placeOf(2))
+			m.pause(time.Hour)
+			require.Equal(t, []netip.AddrPort{addrOf(1), addrOf(2)}, e.Addrs())
+			require.Same(t, p, m.part("soft-e1"))
+		}
+		m.set(nil, placeOf(2))
+		m.pause(idleTime)
+		require.Nil(t, m.part("soft-e1"))
+		require.Empty(t, m.failed)
 	})
 }
 
