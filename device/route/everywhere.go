@@ -59,8 +59,7 @@ type Everywhere struct {
 	// These belong to the goroutine that serves: first that of Serve, then that of follow.
 	parts    map[string]*part // by device
 	failures map[place]*failure
-	pauses   map[string]time.Duration // by device that has failed: until it is opened again
-	result   error                    // of Close
+	result   error // of Close
 
 	mu   sync.Mutex // guards what follows; nobody waits while holding it
 	port uint16     // 0: not chosen yet
@@ -78,7 +77,8 @@ type place struct {
 type part struct {
 	Part
 	opened time.Time
-	idle   time.Time // since when it has had no stops; zero: it has some, or is new
+	pause  time.Duration // before that, since its device had failed
+	idle   time.Time     // since when it has had no stops; zero: it has some, or is new
 	stops  map[place]func()
 	had    map[netip.Addr]place // those at which it has listened: its device has their UDP ports
 	ending bool                 // end is closed
@@ -94,7 +94,8 @@ type failure struct {
 	tries       int
 	first, next time.Time // attempts
 	told        string
-	coming      bool // the address is not there yet, or no longer
+	coming      bool          // the address is not there yet, or no longer
+	pause       time.Duration // after the failure of its device, until that is opened again; zero: it has not failed
 }
 
 const (
@@ -121,7 +122,7 @@ func Serve(port uint16, cfg ServeConfig) (*Everywhere, error) {
 // serve is Serve with functions that list the addresses, and report their changes.
 func serve(port uint16, cfg ServeConfig, places func() ([]place, error), follow func(ctx context.Context, subscribed, changed func())) (*Everywhere, error) {
 	ctx, stop := context.WithCancel(context.Background())
-	e := &Everywhere{cfg: cfg, places: places, stop: stop, changes: make(chan struct{}, 1), ended: make(chan struct{}, 1), parts: map[string]*part{}, failures: map[place]*failure{}, pauses: map[string]time.Duration{}}
+	e := &Everywhere{cfg: cfg, places: places, stop: stop, changes: make(chan struct{}, 1), ended: make(chan struct{}, 1), parts: map[string]*part{}, failures: map[place]*failure{}}
 	subscribed := make(chan struct{})
 	e.running.Go(func() { follow(ctx, func() { close(subscribed) }, func() { raise(e.changes) }) })
 	<-subscribed
@@ -250,7 +251,7 @@ func (e *Everywhere) fail(err error) {
 }
 
 // Addrs are the addresses that are served now, in order. Link-local ones have their zones. There may be
-// none.
+// none, as after Close.
 func (e *Everywhere) Addrs() []netip.AddrPort {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -288,6 +289,7 @@ func (e *Everywhere) closeParts() (err error) {
 		err = errors.Join(err, p.err)
 	}
 	clear(e.parts)
+	e.publish()
 	return err
 }
 
@@ -433,14 +435,11 @@ func (e *Everywhere) endGone(all []place, now time.Time) (failed []error) {
 		if p.failed {
 			pause := firstRetry
 			if now.Sub(p.opened) < 2*lastRetry { // it fails again and again
-				pause = min(max(pause, 2*e.pauses[device]), lastRetry)
+				pause = min(max(pause, 2*p.pause), lastRetry)
 			}
-			e.pauses[device] = pause
 			for at := range p.stops {
-				e.failures[at] = &failure{next: now.Add(pause)}
+				e.failures[at] = &failure{next: now.Add(pause), pause: pause}
 			}
-		} else {
-			delete(e.pauses, device)
 		}
 		switch {
 		case p.failed && p.err == nil:
@@ -529,6 +528,9 @@ func (e *Everywhere) serveOn(device string, at place, wait bool) error {
 		return err
 	}
 	e.setPort(port)
+	if f := e.failures[at]; f != nil {
+		p.pause = max(p.pause, f.pause)
+	}
 	p.stops[at], p.had[at.addr] = stop, at
 	return nil
 }

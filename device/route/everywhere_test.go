@@ -176,25 +176,39 @@ func (m *machine) pause(d time.Duration) {
 	synctest.Wait()
 }
 
+// loopback returns the place of 127.0.0.1 on this host.
+func loopback(t *testing.T) place {
+	list, err := places()
+	require.NoError(t, err)
+	i := slices.IndexFunc(list, func(p place) bool { return p.addr == netip.AddrFrom4([4]byte{127, 0, 0, 1}) })
+	if i < 0 {
+		t.Skip("this host has no loopback interface that is up")
+	}
+	return list[i]
+}
+
 // All addresses have one port, which the first of them chooses.
 func TestServe(t *testing.T) {
+	lo := loopback(t)
 	m := machine{next: 99}
 	e, err := Serve(0, m.config())
 	require.NoError(t, err)
 	assert.EqualValues(t, 100, e.Port())
 	assert.Contains(t, e.Addrs(), netip.MustParseAddrPort("127.0.0.1:100"))
-	assert.NotEmpty(t, m.at("soft-lo"))
+	assert.NotEmpty(t, m.at(softDevice(lo.name)))
 	for _, a := range e.Addrs() {
 		assert.EqualValues(t, 100, a.Port())
 	}
 	require.NoError(t, e.Close())
 	assert.Empty(t, m.parts)
+	assert.Empty(t, e.Addrs())
 }
 
 // A port that is free on the first device, and in use on another one, is not taken.
 func TestServeFindsPort(t *testing.T) {
+	lo := loopback(t)
 	m := machine{next: 99, listen: func(name string, addr netip.AddrPort) error {
-		if name == "soft-lo" && addr.Port() < 102 {
+		if name == softDevice(lo.name) && addr.Port() < 102 {
 			return verbs.ErrInUse
 		}
 		return nil
@@ -211,16 +225,17 @@ func TestServeFindsPort(t *testing.T) {
 
 // Serve fails if an address cannot be served, and names it.
 func TestServeFails(t *testing.T) {
+	lo := loopback(t)
 	broken := errors.New("broken")
 	m := machine{listen: func(_ string, addr netip.AddrPort) error {
-		if addr.Addr().IsLoopback() && addr.Addr().Is4() {
+		if addr.Addr() == lo.addr {
 			return broken
 		}
 		return nil
 	}}
 	_, err := Serve(7, m.config())
 	require.ErrorIs(t, err, broken)
-	require.ErrorContains(t, err, "serve 127.0.0.1 of interface lo")
+	require.ErrorContains(t, err, "serve 127.0.0.1 of interface "+lo.name)
 	assert.Empty(t, m.parts)
 }
 
@@ -245,13 +260,13 @@ func TestServeVanishing(t *testing.T) {
 // An address that the system still checks is no failure. One that its interface's device does not have
 // gets a device of its own, at any UDP port.
 func TestServeOthers(t *testing.T) {
-	localhost := netip.MustParseAddr("127.0.0.1")
+	lo := loopback(t)
 	m := machine{
 		listen: func(name string, addr netip.AddrPort) error {
 			switch {
-			case addr.Addr() != localhost:
+			case addr.Addr() != lo.addr:
 				return fmt.Errorf("bind: %w", syscall.EADDRNOTAVAIL)
-			case name == "soft-lo":
+			case name == softDevice(lo.name):
 				return verbs.ErrInvalid
 			}
 			return nil
@@ -259,7 +274,7 @@ func TestServeOthers(t *testing.T) {
 	}
 	e, err := Serve(7, m.config())
 	require.NoError(t, err)
-	at := []netip.AddrPort{netip.AddrPortFrom(localhost, 7)}
+	at := []netip.AddrPort{netip.AddrPortFrom(lo.addr, 7)}
 	assert.Equal(t, at, e.Addrs())
 	assert.Equal(t, at, m.at("soft-127.0.0.1:0"))
 	require.NoError(t, e.Close())
