@@ -20,9 +20,9 @@ import (
 // Part is the part of a server on one device. Serve calls its methods one at a time, except Done.
 type Part interface {
 	// Listen listens at an address, and returns the port and a function that ends that; connections
-	// that exist stay. Port 0 is any that is free there. The error matches verbs.ErrInvalid if the device
-	// does not have the address, and verbs.ErrInUse if the port is taken, as those of
-	// rdma.Connections.Listen do.
+	// that exist stay. Port 0 is any that is free there. It returns when Done is closed. The error matches
+	// verbs.ErrInvalid if the device does not have the address, and verbs.ErrInUse if the port is taken, as
+	// those of rdma.Connections.Listen do.
 	Listen(addr netip.AddrPort) (port uint16, stop func(), err error)
 	// Done is closed when the part serves nobody any more, since its device has failed.
 	Done() <-chan struct{}
