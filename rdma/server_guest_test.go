@@ -33,7 +33,7 @@ var drivers = []struct {
 // ownAddress is the address of one of several software devices at the other end of the
 // cable of rxe0: rxe sends to the standard port only, so that each needs its own.
 func ownAddress(i int) netip.AddrPort {
-	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(100 + i)}), 0)
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(100 + i)}), 4791)
 }
 
 // openOneOfSeveral opens a software device at one of the unused addresses.

@@ -14,6 +14,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/verbena-rdma/verbena/soft/internal/roce/faults"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -101,7 +102,7 @@ func parseName(name string) (cfg Config, capture string, err error) {
 	if addr, err := netip.ParseAddrPort(place); err == nil { // first: a zone could hold the port
 		cfg.Address = netip.AddrPortFrom(withZone(addr.Addr(), interfaceName), addr.Port())
 	} else if addr, err := netip.ParseAddr(strings.Trim(place, "[]")); err == nil {
-		cfg.Address = netip.AddrPortFrom(withZone(addr, interfaceName), 0)
+		cfg.Address = netip.AddrPortFrom(withZone(addr, interfaceName), wire.UDPPort)
 	} else {
 		cfg.Interface = interfaceName(place)
 	}

@@ -30,7 +30,7 @@ type Config struct {
 	// Interface is the name of a network interface. All its addresses become
 	// entries of the GID table, IPv4 first.
 	Interface string
-	// Address is the only address of the device. Port 0 means 4791.
+	// Address is the only address of the device. Port 0 is 4791, or another one if that is taken.
 	Address netip.AddrPort
 
 	// SRDSeed is the seed of the message order on SRD queue pairs. Zero is a seed like any
@@ -177,8 +177,7 @@ func Open(cfg Config) (*Device, error) {
 	case err != nil:
 		return nil, err
 	case cfg.Address.IsValid():
-		name, addr := cfg.address()
-		return open(cfg.roce(name, i, addr))
+		return open(cfg.roce(cfg.name(), i, cfg.Address))
 	}
 	return openInterface(cfg, i)
 }
@@ -201,22 +200,15 @@ func (cfg Config) find() (networkInterface, error) {
 	}
 	switch {
 	case cfg.Address.IsValid():
-		name, addr := cfg.address()
-		return none, fmt.Errorf("open device %s: no interface that is up has the address %v: %w", name, addr.Addr(), verbs.ErrNoDevice)
+		return none, fmt.Errorf("open device %s: no interface that is up has the address %v: %w", cfg.name(), cfg.Address.Addr(), verbs.ErrNoDevice)
 	case cfg.Interface == "":
 		return none, fmt.Errorf("open software device: this host has no loopback interface; name another interface: %w", verbs.ErrNoDevice)
 	}
 	return none, fmt.Errorf("open software device: interface %q does not exist, is down, or has no address: %w", cfg.Interface, verbs.ErrNoDevice)
 }
 
-// address returns the name of a device with an address of its own, and the address with its port.
-func (cfg Config) address() (name string, addr netip.AddrPort) {
-	addr = cfg.Address
-	if addr.Port() == 0 {
-		addr = netip.AddrPortFrom(addr.Addr(), wire.UDPPort)
-	}
-	return prefix + addr.String(), addr
-}
+// name returns the name of a device with an address of its own.
+func (cfg Config) name() string { return prefix + cfg.Address.String() }
 
 func (cfg Config) roce(name string, i networkInterface, addresses ...netip.AddrPort) roce.Config {
 	return roce.Config{

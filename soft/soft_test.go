@@ -71,10 +71,34 @@ func TestExplicitAddress(t *testing.T) {
 	}
 }
 
+// A device at an address and port 0 takes another port where 4791 is taken: one to which receivers of
+// datagrams reply.
+func TestAnyPort(t *testing.T) {
+	var ports []uint16
+	for range 2 { // another program may have 4791
+		d, err := Driver{}.Open("soft-127.0.0.1:0")
+		require.NoError(t, err)
+		defer func() { require.NoError(t, d.Close()) }()
+		gids, err := d.GIDs(1)
+		require.NoError(t, err)
+		require.Len(t, gids, 1)
+		if ports = append(ports, gids[0].UDPPort); gids[0].UDPPort != 4791 {
+			assert.GreaterOrEqual(t, gids[0].UDPPort, uint16(1<<15))
+			assert.Less(t, gids[0].UDPPort, uint16(49152))
+		}
+	}
+	require.NotEqual(t, ports[0], ports[1])
+	if ports[0] == 4791 {
+		_, err := Driver{}.Open("soft-127.0.0.1")
+		require.ErrorIs(t, err, syscall.EADDRINUSE)
+	}
+}
+
 // A name may have an address with a zone, and a port.
 func TestZoneAndPort(t *testing.T) {
 	for name, want := range map[string]string{
-		"soft-[fe80::1%eth0]:5000": "[fe80::1%eth0]:5000", "soft-fe80::1%eth0": "[fe80::1%eth0]:0", "soft-[fe80::1%eth0]": "[fe80::1%eth0]:0",
+		"soft-[fe80::1%eth0]:5000": "[fe80::1%eth0]:5000", "soft-fe80::1%eth0": "[fe80::1%eth0]:4791", "soft-[fe80::1%eth0]": "[fe80::1%eth0]:4791",
+		"soft-192.0.2.1:0": "192.0.2.1:0",
 	} {
 		cfg, _, err := parseName(name)
 		require.NoError(t, err)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"sync"
@@ -21,9 +20,9 @@ import (
 // Part is the part of a server on one device. Serve calls its methods one at a time, except Done.
 type Part interface {
 	// Listen listens at an address, and returns the port and a function that ends that; connections
-	// that exist stay. Port 0 is any that is free there. The error matches verbs.ErrInvalid if the device
-	// does not have the address, and verbs.ErrInUse if the port is taken, as those of
-	// rdma.Connections.Listen do.
+	// that exist stay. Port 0 is any that is free there. It returns when Done is closed. The error matches
+	// verbs.ErrInvalid if the device does not have the address, and verbs.ErrInUse if the port is taken, as
+	// those of rdma.Connections.Listen do.
 	Listen(addr netip.AddrPort) (port uint16, stop func(), err error)
 	// Done is closed when the part serves nobody any more, since its device has failed.
 	Done() <-chan struct{}
@@ -54,13 +53,13 @@ type Everywhere struct {
 	places  func() ([]place, error)
 	stop    context.CancelFunc
 	running sync.WaitGroup
-	changes chan struct{} // holds one after a change of addresses, or of a part
+	changes chan struct{} // holds one after a change of addresses
+	ended   chan struct{} // holds one after the end of a part, or of its device
 
 	// These belong to the goroutine that serves: first that of Serve, then that of follow.
 	parts    map[string]*part // by device
 	failures map[place]*failure
-	pauses   map[string]time.Duration // by device that has failed: until it is opened again
-	result   error                    // of Close
+	result   error // of Close
 
 	mu   sync.Mutex // guards what follows; nobody waits while holding it
 	port uint16     // 0: not chosen yet
@@ -78,11 +77,14 @@ type place struct {
 type part struct {
 	Part
 	opened time.Time
+	pause  time.Duration // before that, since its device had failed
+	idle   time.Time     // since when it has had no stops; zero: it has some, or is new
 	stops  map[place]func()
-	ending bool          // end is closed
-	failed bool          // since its device has
-	end    chan struct{} // tells it to close
-	closed chan struct{} // closed when it is, with the result err
+	had    map[netip.Addr]place // those at which it has listened: its device has their UDP ports
+	ending bool                 // end is closed
+	failed bool                 // since its device has
+	end    chan struct{}        // tells it to close
+	closed chan struct{}        // closed when it is, with the result err
 	err    error
 }
 
@@ -92,11 +94,13 @@ type failure struct {
 	tries       int
 	first, next time.Time // attempts
 	told        string
-	coming      bool // the address is not there yet, or no longer
+	coming      bool          // the address is not there yet, or no longer
+	pause       time.Duration // after the failure of its device, until that is opened again; zero: it has not failed
 }
 
 const (
 	portAttempts = 16                    // ports that are tried
+	idleTime     = 10 * time.Second      // of a part without addresses, whose connections go on if they return
 	settle       = 50 * time.Millisecond // changes come in groups
 	// What fails is tried again after a second, then after twice the time before.
 	firstRetry, lastRetry = time.Second, time.Minute
@@ -106,9 +110,10 @@ const (
 // Serve listens on a port at all addresses of this host. cfg.Open opens a part on each device, and Serve
 // calls its Listen. Port 0 is one that is free on all devices.
 //
-// Serve fails if an address cannot be served, and names it and its interface. The others it serves later:
-// addresses that come later, and those that the system still checks. Listening ends at an address that is
-// gone, and a part without addresses is closed. A part whose device fails is closed too, and opened
+// Serve fails if an address cannot be served, and names it and its interface. Addresses that come later,
+// and those that the system still checks, it serves later. Listening ends at an address that is
+// gone, and a part that has had none for ten seconds is closed. One with an address that moves to another
+// interface is closed at once, and opened again for its other addresses. A part whose device fails is closed too, and opened
 // again; the others go on.
 func Serve(port uint16, cfg ServeConfig) (*Everywhere, error) {
 	return serve(port, cfg, places, routes.Changes)
@@ -117,9 +122,9 @@ func Serve(port uint16, cfg ServeConfig) (*Everywhere, error) {
 // serve is Serve with functions that list the addresses, and report their changes.
 func serve(port uint16, cfg ServeConfig, places func() ([]place, error), follow func(ctx context.Context, subscribed, changed func())) (*Everywhere, error) {
 	ctx, stop := context.WithCancel(context.Background())
-	e := &Everywhere{cfg: cfg, places: places, stop: stop, changes: make(chan struct{}, 1), parts: map[string]*part{}, failures: map[place]*failure{}, pauses: map[string]time.Duration{}}
+	e := &Everywhere{cfg: cfg, places: places, stop: stop, changes: make(chan struct{}, 1), ended: make(chan struct{}, 1), parts: map[string]*part{}, failures: map[place]*failure{}}
 	subscribed := make(chan struct{})
-	e.running.Go(func() { follow(ctx, func() { close(subscribed) }, e.changed) })
+	e.running.Go(func() { follow(ctx, func() { close(subscribed) }, func() { raise(e.changes) }) })
 	<-subscribed
 	if err := e.begin(port); err != nil {
 		closing := e.closeParts()
@@ -132,10 +137,10 @@ func serve(port uint16, cfg ServeConfig, places func() ([]place, error), follow 
 	return e, nil
 }
 
-// changed has follow look what has changed.
-func (e *Everywhere) changed() {
+// raise has follow look what has changed.
+func raise(events chan<- struct{}) {
 	select {
-	case e.changes <- struct{}{}:
+	case events <- struct{}{}:
 	default: // one waits
 	}
 }
@@ -184,14 +189,26 @@ func (e *Everywhere) follow(ctx context.Context) {
 	}
 }
 
-// wait waits until there may be something to do: after a change, or at the time of the next attempt, also
-// that of another one than those of places. It reports false when ctx ends.
-func (e *Everywhere) wait(ctx context.Context, other time.Time) bool {
-	next := other
-	for _, f := range e.failures {
-		if next.IsZero() || f.next.Before(next) {
-			next = f.next
+// wait waits until there may be something to do: after a change, at the time of the next attempt, or when a
+// part has been idle for long. If listing the addresses has failed, the attempt is that. It reports false when
+// ctx ends.
+func (e *Everywhere) wait(ctx context.Context, listing time.Time) bool {
+	var next time.Time
+	until := func(t time.Time) {
+		if next.IsZero() || t.Before(next) {
+			next = t
 		}
+	}
+	for _, f := range e.failures {
+		until(f.next)
+	}
+	for _, p := range e.parts {
+		if !p.idle.IsZero() && !p.ending {
+			until(p.idle.Add(idleTime))
+		}
+	}
+	if !listing.IsZero() {
+		next = listing
 	}
 	var again <-chan time.Time
 	if !next.IsZero() {
@@ -200,6 +217,7 @@ func (e *Everywhere) wait(ctx context.Context, other time.Time) bool {
 	select {
 	case <-ctx.Done():
 	case <-again:
+	case <-e.ended: // a device that ends brings no address
 	case <-e.changes:
 		select {
 		case <-ctx.Done():
@@ -233,7 +251,7 @@ func (e *Everywhere) fail(err error) {
 }
 
 // Addrs are the addresses that are served now, in order. Link-local ones have their zones. There may be
-// none.
+// none, as after Close.
 func (e *Everywhere) Addrs() []netip.AddrPort {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -271,6 +289,7 @@ func (e *Everywhere) closeParts() (err error) {
 		err = errors.Join(err, p.err)
 	}
 	clear(e.parts)
+	e.publish()
 	return err
 }
 
@@ -282,6 +301,11 @@ func (p *part) close() {
 	}
 }
 
+// isAbsent reports whether an error says that an address, or its interface, is not there.
+func isAbsent(err error) bool {
+	return errors.Is(err, syscall.EADDRNOTAVAIL) || errors.Is(err, syscall.ENODEV) || errors.Is(err, syscall.ENXIO) || errors.Is(err, verbs.ErrNoDevice)
+}
+
 // note notes that an attempt has failed, and reports whether to tell that.
 func (f *failure) note(err error, now time.Time) (tell bool) {
 	if f.tries == 0 {
@@ -289,7 +313,7 @@ func (f *failure) note(err error, now time.Time) (tell bool) {
 	}
 	f.next = now.Add(min(firstRetry<<min(f.tries, 10), lastRetry))
 	f.tries++
-	f.err, f.coming = err, errors.Is(err, syscall.EADDRNOTAVAIL) || errors.Is(err, verbs.ErrNoDevice)
+	f.err, f.coming = err, isAbsent(err)
 	if f.told == err.Error() || f.coming && now.Sub(f.first) < checked {
 		return false
 	}
@@ -319,42 +343,72 @@ func (e *Everywhere) update(now time.Time) (failed []error, err error) {
 	}
 	failed = e.endGone(all, now)
 	served := map[place]bool{}
+	taken := map[string]bool{} // interfaces, with an address whose UDP port a closing device has
 	for _, p := range e.parts {
 		for at := range p.stops {
 			served[at] = true // or will be when the part has closed
 		}
+		for _, at := range all {
+			if _, had := p.had[at.addr]; had && p.ending {
+				taken[at.name] = true
+			}
+		}
 	}
 	adapters := sync.OnceValue(adapterAddresses) // which opens them
+	var unserved []*placeError
 	for _, at := range all {
-		f := e.failures[at]
-		if served[at] || f != nil && now.Before(f.next) {
+		if f := e.failures[at]; served[at] || f != nil && now.Before(f.next) {
 			continue
 		}
 		device := adapters()[at.addr.WithZone("")]
-		switch err := e.serve(at, device); {
+		switch err := e.serve(at, device, taken[at.name]); {
 		case err == nil:
 			delete(e.failures, at)
 		case err != errEnding:
-			if f == nil {
-				f = new(failure)
-				e.failures[at] = f
-			}
-			if err = (&placeError{at, err}); f.note(err, now) {
-				failed = append(failed, err)
-			}
+			unserved = append(unserved, &placeError{at, err})
 		}
 	}
+	failed = append(failed, e.note(unserved, now)...)
 	for _, p := range e.parts {
-		if len(p.stops) == 0 {
+		switch {
+		case len(p.stops) > 0:
+			p.idle = time.Time{}
+		case len(p.had) == 0 || !p.idle.IsZero() && now.Sub(p.idle) >= idleTime:
 			p.close()
+		case p.idle.IsZero():
+			p.idle = now
 		}
 	}
 	e.publish()
 	return failed, nil
 }
 
-// endGone ends what is gone: listening at addresses, parts without any, and those whose device has
-// failed. It forgets the parts that have closed, and returns the failures to tell.
+// note notes which places are not served, without those that have gone meanwhile. It returns the failures
+// to tell.
+func (e *Everywhere) note(unserved []*placeError, now time.Time) (failed []error) {
+	if len(unserved) == 0 {
+		return nil
+	}
+	all, err := e.places()
+	for _, u := range unserved {
+		if err == nil && !slices.Contains(all, u.place) {
+			delete(e.failures, u.place)
+			continue
+		}
+		f := e.failures[u.place]
+		if f == nil {
+			f = new(failure)
+			e.failures[u.place] = f
+		}
+		if f.note(u, now) {
+			failed = append(failed, u)
+		}
+	}
+	return failed
+}
+
+// endGone ends what is gone: listening at addresses, and parts whose device has failed or is outdated. It
+// forgets the parts that have closed, and returns the failures to tell.
 func (e *Everywhere) endGone(all []place, now time.Time) (failed []error) {
 	for at := range e.failures {
 		if !slices.Contains(all, at) {
@@ -371,7 +425,7 @@ func (e *Everywhere) endGone(all []place, now time.Time) (failed []error) {
 		if !p.ending {
 			p.failed = isClosed(p.Done())
 		}
-		if p.failed || len(p.stops) == 0 {
+		if p.failed || p.outdated(all) {
 			p.close()
 		}
 		if !isClosed(p.closed) {
@@ -381,14 +435,11 @@ func (e *Everywhere) endGone(all []place, now time.Time) (failed []error) {
 		if p.failed {
 			pause := firstRetry
 			if now.Sub(p.opened) < 2*lastRetry { // it fails again and again
-				pause = min(max(pause, 2*e.pauses[device]), lastRetry)
+				pause = min(max(pause, 2*p.pause), lastRetry)
 			}
-			e.pauses[device] = pause
 			for at := range p.stops {
-				e.failures[at] = &failure{next: now.Add(pause)}
+				e.failures[at] = &failure{next: now.Add(pause), pause: pause}
 			}
-		} else {
-			delete(e.pauses, device)
 		}
 		switch {
 		case p.failed && p.err == nil:
@@ -398,6 +449,19 @@ func (e *Everywhere) endGone(all []place, now time.Time) (failed []error) {
 		}
 	}
 	return failed
+}
+
+// outdated reports whether a part had an address that is at another interface now, whose device needs its
+// UDP port, or whether its interface has been replaced.
+func (p *part) outdated(all []place) bool {
+	for _, had := range p.had {
+		if slices.ContainsFunc(all, func(at place) bool {
+			return at != had && (at.addr == had.addr || at.name == had.name && at.index != had.index)
+		}) {
+			return true
+		}
+	}
+	return false
 }
 
 func isClosed(c <-chan struct{}) bool {
@@ -424,50 +488,35 @@ func (e *Everywhere) publish() {
 	slices.SortFunc(e.list, netip.AddrPort.Compare)
 }
 
-// errEnding: the part on the device is being closed. The address waits for that.
+// errEnding: the part on the device, or one that had an address of its interface, is being closed. The address waits for that.
 var errEnding = errors.New("the device is being closed")
 
 // serve serves an address on its adapter or, without one, on the software device of its interface. If that
 // was opened before the interface had the address, it does not have it; then the address gets a device of
-// its own.
-func (e *Everywhere) serve(at place, adapter string) error {
-	open := func(device string) func() (Part, error) {
-		return func() (Part, error) { return e.cfg.Open(device) }
-	}
+// its own. wait: none is to be opened now.
+func (e *Everywhere) serve(at place, adapter string, wait bool) error {
 	if adapter != "" {
-		return e.serveOn(adapter, at, open(adapter))
+		return e.serveOn(adapter, at, wait)
 	}
-	device := softDevice(at.name)
-	err := e.serveOn(device, at, open(device))
+	err := e.serveOn(softDevice(at.name), at, wait)
 	if errors.Is(err, verbs.ErrInvalid) {
-		return e.serveOn(softDevice(at.addr.String()), at, func() (Part, error) { return e.openOwn(at.addr) })
+		return e.serveOn(ownDevice(at.addr), at, wait)
 	}
 	return err
 }
 
-// openOwn opens the software device of one address. If another program has UDP port 4791 there, the
-// device gets another port, as those of interfaces do.
-func (e *Everywhere) openOwn(addr netip.Addr) (Part, error) {
-	const firstDynamicPort = 49152 // RFC 6335 6
-	p, err := e.cfg.Open(softDevice(addr.String()))
-	for range portAttempts {
-		if !errors.Is(err, syscall.EADDRINUSE) {
-			break
-		}
-		p, err = e.cfg.Open(softDevice(netip.AddrPortFrom(addr, firstDynamicPort|uint16(rand.Uint32())).String()))
-	}
-	return p, err
-}
-
-// serveOn serves an address on a device, which open opens if it is not open.
-func (e *Everywhere) serveOn(device string, at place, open func() (Part, error)) error {
+// serveOn serves an address on a device, which it opens if it is not open, unless that is to wait.
+func (e *Everywhere) serveOn(device string, at place, wait bool) error {
 	p := e.parts[device]
+	if p == nil && wait {
+		return errEnding
+	}
 	if p == nil {
-		opened, err := open()
+		opened, err := e.cfg.Open(device)
 		if err != nil {
 			return err
 		}
-		p = &part{Part: opened, opened: time.Now(), stops: map[place]func(){}, end: make(chan struct{}), closed: make(chan struct{})}
+		p = &part{Part: opened, opened: time.Now(), stops: map[place]func(){}, had: map[netip.Addr]place{}, end: make(chan struct{}), closed: make(chan struct{})}
 		e.parts[device] = p
 		e.running.Go(func() { e.attend(p) })
 	}
@@ -479,7 +528,10 @@ func (e *Everywhere) serveOn(device string, at place, open func() (Part, error))
 		return err
 	}
 	e.setPort(port)
-	p.stops[at] = stop
+	if f := e.failures[at]; f != nil {
+		p.pause = max(p.pause, f.pause)
+	}
+	p.stops[at], p.had[at.addr] = stop, at
 	return nil
 }
 
@@ -487,13 +539,13 @@ func (e *Everywhere) serveOn(device string, at place, open func() (Part, error))
 func (e *Everywhere) attend(p *part) {
 	select {
 	case <-p.Done():
-		e.changed()
+		raise(e.ended)
 		<-p.end
 	case <-p.end:
 	}
 	p.err = p.Close()
 	close(p.closed)
-	e.changed()
+	raise(e.ended)
 }
 
 // joined is errors.Join that leaves one error as it is.
@@ -505,6 +557,10 @@ func joined(err, other error) error {
 }
 
 func softDevice(name string) string { return "soft-" + name }
+
+// ownDevice names the software device of one address. Port 0: the device takes another one than 4791 if
+// another program has that, as devices of interfaces do.
+func ownDevice(addr netip.Addr) string { return softDevice(netip.AddrPortFrom(addr, 0).String()) }
 
 // places returns the addresses of this host, each once. Of 127.0.0.0/8 it is 127.0.0.1, by which
 // programs find the listener of a software device.
