@@ -44,8 +44,11 @@ install: ## verbena, manual pages, completions and libraries, below PREFIX (/usr
 	GO="$(GO)" TAGS="$(TAGS)" LDFLAGS="$(LDFLAGS)" scripts/install.sh "$(DESTDIR)$(PREFIX)"
 
 uninstall: ## removes what make install has put there
-	cd "$(DESTDIR)$(PREFIX)" && rm -rf bin/verbena share/man/man1/verbena.1 share/man/man1/verbena-*.1 share/bash-completion/completions/verbena \
-		share/zsh/site-functions/_verbena share/fish/vendor_completions.d/verbena.fish lib/verbena
+	rm -rf -- "$(DESTDIR)$(PREFIX)/bin/verbena" "$(DESTDIR)$(PREFIX)/lib/verbena" \
+		"$(DESTDIR)$(PREFIX)/share/man/man1/verbena.1" "$(DESTDIR)$(PREFIX)/share/man/man1/"verbena-*.1 \
+		"$(DESTDIR)$(PREFIX)/share/bash-completion/completions/verbena" \
+		"$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_verbena" \
+		"$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/verbena.fish"
 
 library: ## libverbena.so and libverbena-device.so, for programs in C and other languages, into bin/
 	GO="$(GO)" scripts/library.sh bin

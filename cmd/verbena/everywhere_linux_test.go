@@ -5,6 +5,8 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -158,6 +160,39 @@ func TestTwoServersOnAllAddresses(t *testing.T) {
 	}
 	for _, server := range servers {
 		interrupted(server)
+	}
+}
+
+// A receiver at all addresses goes on when the address of a transfer goes, and the sender continues when it
+// is there again. Short: not at all.
+func TestReceiverLosesAddress(t *testing.T) {
+	if testing.Short() {
+		t.Skip("skipped: it waits until the sender's packets have been retransmitted for seconds")
+	}
+	p := pair{server: netns.New(t), client: netns.New(t)}
+	addrs := p.cable(t)
+	p.server.IP(t, "addr del %v/64 dev n0", addrs[1])
+	from, into := filepath.Join(t.TempDir(), "d"), t.TempDir()
+	require.NoError(t, os.Mkdir(from, 0o700))
+	const files = 3000
+	content := func(i int) string { return fmt.Sprintf("file %d", i) }
+	for i := range files {
+		require.NoError(t, os.WriteFile(filepath.Join(from, fmt.Sprint(i)), []byte(content(i)), 0o600))
+	}
+	receiver := start(t, verbena(t, p.server.Run(), "receive", "-v", "-once", "-sync", "-retry", patience.String(), "-insecure", "-l", ":7470", into)...)
+	at := netip.AddrPortFrom(addrs[0], 7470).String()
+	receiver.Await(at)
+	sender := start(t, verbena(t, p.client.Run(), "send", "-retry", patience.String(), from, at)...)
+	receiver.Await("d/")
+	p.server.IP(t, "addr del %v/24 dev n0", addrs[0])
+	receiver.Await("from 10.12.0.2: ")
+	p.server.IP(t, "addr add %v/24 dev n0", addrs[0])
+	sender.Succeed()
+	receiver.Succeed()
+	for i := range files {
+		got, err := os.ReadFile(filepath.Join(into, "d", fmt.Sprint(i)))
+		require.NoError(t, err)
+		require.Equal(t, content(i), string(got))
 	}
 }
 

@@ -4,6 +4,21 @@
 // (SO_PEERCRED). A server sends its text and reads nothing.
 package statsocket
 
+import (
+	"errors"
+	"time"
+)
+
+var (
+	// ErrBusy: so many clients wait that nobody can connect. Whose the socket is remains unknown.
+	ErrBusy = errors.New("too many clients wait")
+	// ErrSilent: the program has not answered within AnswerTimeout.
+	ErrSilent = errors.New("no answer")
+)
+
+// AnswerTimeout is how long Read waits for the begin of an answer.
+const AnswerTimeout = 5 * time.Second
+
 // Snapshot is what a server sends, as JSON. O is metrics.Object.
 type Snapshot[O any] struct {
 	Program string // the name of its file

@@ -30,6 +30,9 @@ const (
 	// waits until there is room for the next piece.
 	readTimeout  = time.Minute
 	writeTimeout = 5 * time.Second
+	// busyTimeout is how long a client tries to connect while too many others wait, each busyPause.
+	busyTimeout = 2 * time.Second
+	busyPause   = 10 * time.Millisecond
 	// piece is how many bytes a server writes at a time.
 	piece = 64 << 10
 	// refusedPause is how long a server waits after a client of another user, who could keep a
@@ -193,9 +196,9 @@ func isRandom(s string) bool {
 // Read returns what the server with that name sends, and its process, after a check that it is one of
 // this user. Zero: the process is in another namespace. With another process than wanted, which may be
 // 0, it reads nothing. The error matches os.ErrPermission if the process is another user's,
-// ECONNREFUSED if it has ended, and the context's error if that has ended.
+// ECONNREFUSED if it has ended, ErrBusy, ErrSilent, and the context's error if that has ended.
 func Read(ctx context.Context, name string, wanted int) (pid int, text []byte, err error) {
-	c, err := unixsocket.Dial(ctx, "unix", name)
+	c, err := dial(ctx, name)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -205,11 +208,25 @@ func Read(ctx context.Context, name string, wanted int) (pid int, text []byte, e
 	}
 	stop := context.AfterFunc(ctx, func() { _ = c.CloseRead() }) // a deadline would be replaced by the next
 	defer stop()
+	// The time for the begin is in slices, so that a pause of this program itself takes one only.
+	const slice = 100 * time.Millisecond
 	var all bytes.Buffer
+	silent := time.Duration(0)
 	for b := make([]byte, piece); err == nil; {
+		timeout := slice
+		if all.Len() > 0 {
+			timeout = readTimeout
+		}
 		var n int
-		if err = c.SetReadDeadline(time.Now().Add(readTimeout)); err == nil {
+		if err = c.SetReadDeadline(time.Now().Add(timeout)); err == nil {
 			n, err = c.Read(b)
+		}
+		if all.Len() == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
+			if silent += slice; silent < AnswerTimeout {
+				err = nil
+				continue
+			}
+			err = ErrSilent
 		}
 		all.Write(b[:n])
 		if all.Len() > maxText {
@@ -223,4 +240,19 @@ func Read(ctx context.Context, name string, wanted int) (pid int, text []byte, e
 		err = nil
 	}
 	return pid, all.Bytes(), err
+}
+
+// dial connects to a socket. While too many others wait for that, it tries again.
+func dial(ctx context.Context, name string) (c *net.UnixConn, err error) {
+	for range busyTimeout / busyPause {
+		if c, err = unixsocket.Dial(ctx, "unix", name); !errors.Is(err, unix.EAGAIN) {
+			return c, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(busyPause):
+		}
+	}
+	return nil, ErrBusy
 }

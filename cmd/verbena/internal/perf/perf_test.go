@@ -6,14 +6,17 @@ import (
 	"encoding/json"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -320,6 +323,50 @@ func TestBusy(t *testing.T) {
 		code, out = run(t, "-n", "10", addr)
 		return code == exit.OK
 	}, patience, time.Millisecond, "%s", out)
+}
+
+// A server of one client at several addresses refuses a second one at another address, and goes on with
+// the first. It serves nobody after that.
+func TestOnceBusy(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	type result struct {
+		served bool
+		err    error
+	}
+	var addrs []string
+	var results []chan result
+	busy := new(atomic.Bool)
+	for range 2 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		s := &server{o: &options{once: true, timeout: patience}, log: zerolog.Nop(), busy: busy}
+		ended := make(chan result, 1)
+		go func() {
+			served, err := s.accept(ctx, l, func(c net.Conn) netip.AddrPort { return c.RemoteAddr().(*net.TCPAddr).AddrPort() })
+			ended <- result{served, err}
+		}()
+		addrs, results = append(addrs, l.Addr().String()), append(results, ended)
+	}
+	stream, err := net.Dial("tcp", addrs[0])
+	require.NoError(t, err)
+	first := control.NewConversation(ctx, stream)
+	_, err = control.Await[*control.Ready](ctx, first)
+	require.NoError(t, err)
+	require.ErrorContains(t, say(t, addrs[1]), errBusy.Error())
+	select {
+	case r := <-results[0]:
+		require.Fail(t, "the first client has lost its server", "%v", r)
+	case r := <-results[1]:
+		require.Fail(t, "the second client counts as served", "%v", r)
+	default:
+	}
+	require.NoError(t, first.Close())
+	r := <-results[0]
+	require.True(t, r.served)
+	require.ErrorIs(t, r.err, control.ErrPeerClosed)
+	require.ErrorContains(t, say(t, addrs[1]), errBusy.Error())
+	cancel()
+	require.Equal(t, result{}, <-results[1])
 }
 
 // say sends messages, and returns the fault that the other end answers with, or the error with

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -27,7 +28,7 @@ var errBusy = errors.New("another client is being served; try again when it is d
 type server struct {
 	o    *options
 	log  zerolog.Logger
-	busy *sync.Mutex
+	busy *atomic.Bool // a client is being served
 	// device is the server's own device; nil: each client is served on the device through
 	// which the server reaches it.
 	device *openDevice
@@ -35,7 +36,7 @@ type server struct {
 
 // serve runs the server until ctx ends.
 func serve(ctx context.Context, o *options, stdout, stderr io.Writer) error {
-	s := &server{o: o, busy: new(sync.Mutex), log: zerolog.New(zerolog.ConsoleWriter{Out: stderr, TimeFormat: time.TimeOnly, NoColor: !terminal.Colours(stderr)}).With().Timestamp().Logger()}
+	s := &server{o: o, busy: new(atomic.Bool), log: zerolog.New(zerolog.ConsoleWriter{Out: stderr, TimeFormat: time.TimeOnly, NoColor: !terminal.Colours(stderr)}).With().Timestamp().Logger()}
 	told := func(addrs []netip.AddrPort) {
 		for i, a := range addrs {
 			then := ""
@@ -78,30 +79,37 @@ func (s *server) accept(ctx context.Context, l net.Listener, peerOf func(net.Con
 		}
 		peer := peerOf(conn)
 		peer = netip.AddrPortFrom(peer.Addr().Unmap(), peer.Port())
-		if s.o.once {
+		switch {
+		case !s.busy.CompareAndSwap(false, true):
+			clients.Go(func() { s.refuse(ctx, conn, peer) })
+		case s.o.once:
 			_ = l.Close()
 			return true, s.serveClient(ctx, conn, peer)
+		default:
+			clients.Go(func() { _ = s.serveClient(ctx, conn, peer) }) // an error ends only this client
 		}
-		clients.Go(func() { _ = s.serveClient(ctx, conn, peer) }) // an error ends only this client
 	}
 }
 
-// serveClient serves a client until it leaves or violates the protocol.
+// refuse tells a second client to wait.
+func (s *server) refuse(ctx context.Context, stream control.Stream, peer netip.AddrPort) {
+	conv := control.NewConversation(ctx, stream)
+	defer func() { _ = conv.Close() }()
+	s.log.Warn().Stringer("client", peer).Msg("a second client was refused")
+	conv.Refuse(errBusy)
+}
+
+// serveClient serves a client, for whom busy is set, until it leaves or violates the protocol.
 func (s *server) serveClient(ctx context.Context, stream control.Stream, peer netip.AddrPort) error {
 	log := s.log.With().Stringer("client", peer).Logger()
 	conv := control.NewConversation(ctx, stream)
 	defer func() { _ = conv.Close() }()
-	if !s.busy.TryLock() {
-		log.Warn().Msg("a second client was refused")
-		conv.Refuse(errBusy)
-		return errBusy
-	}
 	log.Info().Msg("a client connected")
 	err := conv.Send(&control.Ready{})
 	if err == nil {
 		err = s.tests(conv, peer.Addr(), log)
 	}
-	s.busy.Unlock()
+	s.busy.Store(s.o.once) // there is no next client
 	switch {
 	case err == nil:
 		log.Info().Msg("the client is done")

@@ -3,6 +3,7 @@ package ping
 import (
 	"bytes"
 	"context"
+	"io"
 	"net"
 	"net/netip"
 	"regexp"
@@ -19,6 +20,7 @@ import (
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/exit"
 	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/device/route"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
@@ -130,7 +132,7 @@ func TestExplain(t *testing.T) {
 		require.NoError(t, s.Close())
 		require.NoError(t, engine.Close())
 	}()
-	_, _, err = s.Listen(":0")
+	_, _, err = s.Listen(t.Context(), ":0")
 	require.NoError(t, err)
 
 	for _, c := range []struct {
@@ -167,6 +169,23 @@ func TestWrongUsage(t *testing.T) {
 	code, out := run(t, "-help")
 	require.Equal(t, exit.OK, code)
 	require.Contains(t, out, "usage: verbena ping")
+}
+
+// Listen returns when the engine of the part ends meanwhile, or has ended.
+func TestListenOnEndedPart(t *testing.T) {
+	p, err := newPart(&options{}, &route.Route{Device: "soft-lo"}, &printer{w: io.Discard}, zerolog.Nop())
+	require.NoError(t, err)
+	time.AfterFunc(time.Millisecond, p.stop)
+	for err == nil {
+		var stop func()
+		if _, stop, err = p.Listen(netip.MustParseAddrPort("127.0.0.1:0")); err == nil {
+			stop()
+		}
+	}
+	<-p.Done()
+	_, _, err = p.Listen(netip.MustParseAddrPort("127.0.0.1:0"))
+	require.ErrorIs(t, err, errStopped)
+	require.NoError(t, p.Close())
 }
 
 // A client that does not keep to the protocol loses its connection, and others go on.

@@ -1,6 +1,7 @@
 package ping
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -46,12 +47,12 @@ func serve(ctx context.Context, o *options, out *printer, stderr io.Writer) (err
 	if err != nil {
 		return err
 	}
-	at, _, err := s.server.Listen(net.JoinHostPort(host, strconv.Itoa(port)))
+	at, _, err := s.server.Listen(s.ctx, net.JoinHostPort(host, strconv.Itoa(port)))
 	if err == nil {
 		out.listening(listening.At(s.device.dev, netip.AddrPortFrom(at.Addr().WithZone(addr.Zone()), at.Port())))
 		select {
 		case <-ctx.Done():
-		case <-s.ended:
+		case <-s.ctx.Done():
 		}
 	}
 	return errors.Join(err, s.Close())
@@ -88,8 +89,8 @@ type part struct {
 	engine *pe.Engine
 	server *Server
 	stop   context.CancelFunc
-	ended  chan struct{} // closed when the engine does not run any more
-	err    error         // why
+	ctx    context.Context // ends when the engine does not run any more
+	err    error           // why, once ctx has ended; nil after stop
 }
 
 func newPart(o *options, r *route.Route, out *printer, log zerolog.Logger) (*part, error) {
@@ -97,33 +98,37 @@ func newPart(o *options, r *route.Route, out *printer, log zerolog.Logger) (*par
 	if err != nil {
 		return nil, err
 	}
-	p := &part{device: d, engine: pe.New(pe.Config{}), ended: make(chan struct{})}
+	p := &part{device: d, engine: pe.New(pe.Config{})}
 	if p.server, err = NewServer(d.dev, p.engine, log); err != nil {
 		return nil, errors.Join(err, p.engine.Close(), d.dev.Close())
 	}
-	ctx, stop := context.WithCancel(context.Background())
+	running, stop := context.WithCancel(context.Background())
 	p.stop = stop
+	var ended context.CancelCauseFunc
+	p.ctx, ended = context.WithCancelCause(context.Background())
 	go func() {
-		defer close(p.ended)
-		if p.err = p.engine.Run(ctx); errors.Is(p.err, context.Canceled) {
+		if p.err = p.engine.Run(running); errors.Is(p.err, context.Canceled) {
 			p.err = nil
 		}
+		ended(cmp.Or(p.err, errStopped))
 	}()
 	return p, nil
 }
 
+var errStopped = errors.New("the server on the device has stopped")
+
 // Listen implements route.Part.
 func (p *part) Listen(addr netip.AddrPort) (port uint16, stop func(), err error) {
-	at, stop, err := p.server.Listen(addr.String())
+	at, stop, err := p.server.Listen(p.ctx, addr.String())
 	return at.Port(), stop, err
 }
 
 // Done implements route.Part.
-func (p *part) Done() <-chan struct{} { return p.ended }
+func (p *part) Done() <-chan struct{} { return p.ctx.Done() }
 
 // Close implements route.Part.
 func (p *part) Close() error {
 	p.stop()
-	<-p.ended
+	<-p.ctx.Done()
 	return errors.Join(p.err, p.server.Close(), p.engine.Close(), p.device.dev.Close())
 }

@@ -49,14 +49,15 @@ func NewServer(dev verbs.Device, engine *pe.Engine, log zerolog.Logger) (*Server
 }
 
 // Listen listens on an address, as rdma.Connections.Listen does, until stop is called, which does not
-// wait. The engine must run, on another goroutine.
-func (s *Server) Listen(addr string) (at netip.AddrPort, stop func(), err error) {
-	if err := await.State(context.Background(), s.rdma, pe.Running); err != nil {
+// wait. The engine must run, on another goroutine. Listen waits for it until ctx ends, which must be when the
+// engine no longer runs.
+func (s *Server) Listen(ctx context.Context, addr string) (at netip.AddrPort, stop func(), err error) {
+	if err := await.State(ctx, s.rdma, pe.Running); err != nil {
 		return at, nil, err
 	}
 	engine := s.rdma.Engine()
 	var l *rdma.Listener
-	err = await.Func(context.Background(), engine, func() (err error) {
+	err = await.Func(ctx, engine, func() (err error) {
 		if l, err = s.rdma.Listen(addr, rdma.ListenConfig{OnRequest: s.request}); err == nil {
 			at = l.Addr()
 		}

@@ -2,6 +2,7 @@
 package stat
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"text/tabwriter"
 	"time"
@@ -54,7 +56,11 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if err != nil {
 		return exit.WrongArguments("verbena stat", err, stderr)
 	}
-	shots, err := snapshots(ctx, o.pid)
+	names, err := statsocket.Names()
+	if err != nil {
+		return exit.Code(ctx, "verbena stat", err, stderr)
+	}
+	shots, unknown, err := snapshots(ctx, names, o.pid)
 	if o.json {
 		e := json.NewEncoder(stdout)
 		e.SetIndent("", "  ")
@@ -64,52 +70,96 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 			show(stdout, &shots[i], o.all)
 		}
 	}
+	if unknown != "" {
+		_, _ = fmt.Fprintf(stderr, "verbena stat: %s\n", unknown)
+	}
 	return exit.Code(ctx, "verbena stat", err, stderr)
 }
 
-// snapshots asks the programs, all or that process. It goes on where one does not answer, and leaves
-// out those that have ended and those of other users.
-func snapshots(ctx context.Context, pid int) ([]statsocket.Snapshot[metrics.Object], error) {
-	shots := []statsocket.Snapshot[metrics.Object]{} // as JSON it is no null
-	names, err := statsocket.Names()
-	if err != nil {
-		return shots, err
+// maxAsked is how many programs are asked at the same time.
+const maxAsked = 8
+
+// answer is what a program has answered, or why it has not.
+type answer struct {
+	process int // 0: not known
+	shot    statsocket.Snapshot[metrics.Object]
+	err     error
+}
+
+// errEnded: the program has ended, maybe amid its answer.
+var errEnded = errors.New("the program has ended")
+
+func ask(ctx context.Context, name string, pid int) (a answer) {
+	var data []byte
+	a.process, data, a.err = statsocket.Read(ctx, name, pid)
+	if a.err == nil && (pid == 0 || a.process == pid) {
+		a.err = json.NewDecoder(bytes.NewReader(data)).Decode(&a.shot)
+	}
+	for _, ended := range []error{syscall.ECONNREFUSED, syscall.ECONNRESET, io.EOF, io.ErrUnexpectedEOF} {
+		if errors.Is(a.err, ended) {
+			a.err = errEnded
+		}
+	}
+	return a
+}
+
+// snapshots asks the programs at the sockets, all or that process. It goes on where one does not answer, and
+// leaves out those that have ended and those of other users. unknown are the sockets of which it does not
+// even know that; it is an error if nothing else is there.
+func snapshots(ctx context.Context, names []string, pid int) (shots []statsocket.Snapshot[metrics.Object], unknown string, err error) {
+	answers := make([]answer, len(names))
+	var asked sync.WaitGroup
+	places := make(chan struct{}, maxAsked)
+	for i, name := range names {
+		places <- struct{}{}
+		asked.Go(func() {
+			answers[i] = ask(ctx, name, pid)
+			<-places
+		})
+	}
+	asked.Wait()
+	shots = []statsocket.Snapshot[metrics.Object]{} // as JSON it is no null
+	if ctx.Err() != nil {
+		return shots, "", ctx.Err()
 	}
 	var errs []error
-	for _, name := range names {
-		process, data, err := statsocket.Read(ctx, name, pid)
-		ended := errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) || err == nil && len(data) == 0
+	busy := 0
+	for _, a := range answers {
+		who := "a program"
+		if a.process > 0 {
+			who = fmt.Sprintf("process %d", a.process)
+		}
 		switch {
-		case ctx.Err() != nil:
-			return shots, ctx.Err()
-		case pid != 0 && process != pid, ended, errors.Is(err, os.ErrPermission):
-			continue
+		case errors.Is(a.err, statsocket.ErrBusy):
+			busy++
+		case pid != 0 && a.process != pid, a.err == errEnded, errors.Is(a.err, os.ErrPermission):
+		case errors.Is(a.err, statsocket.ErrSilent):
+			errs = append(errs, fmt.Errorf("%s has not answered within %v: it is stopped (by SIGSTOP or a debugger), or busy with other clients", who, statsocket.AnswerTimeout))
+		case a.err != nil:
+			errs = append(errs, fmt.Errorf("ask %s: %s", who, clean(a.err.Error())))
+		default:
+			cleanSnapshot(&a.shot)
+			a.shot.PID = cmp.Or(a.process, a.shot.PID)
+			shots = append(shots, a.shot)
 		}
-		var s statsocket.Snapshot[metrics.Object]
-		if err == nil {
-			err = json.Unmarshal(data, &s)
-		}
-		if err != nil {
-			who := "a program"
-			if process > 0 {
-				who = fmt.Sprintf("process %d", process)
-			}
-			errs = append(errs, fmt.Errorf("ask %s: %s", who, clean(err.Error())))
-			continue
-		}
-		cleanSnapshot(&s)
-		s.PID = cmp.Or(process, s.PID)
-		shots = append(shots, s)
+	}
+	if busy > 0 {
+		unknown = fmt.Sprintf("sockets with this user's name that do not answer: %d (busy, or another user's)", busy)
 	}
 	slices.SortStableFunc(shots, func(a, b statsocket.Snapshot[metrics.Object]) int { return cmp.Compare(a.PID, b.PID) })
 	switch {
 	case len(shots) > 0 || len(errs) > 0:
+		return shots, unknown, errors.Join(errs...)
+	case pid != 0 && busy > 0:
+		err = fmt.Errorf("process %d shows nothing yet: %s; try again", pid, unknown)
 	case pid != 0:
-		errs = append(errs, fmt.Errorf("process %d shows nothing: it is not there, is another user's or in another network namespace, or does not call metrics.Serve", pid))
+		err = fmt.Errorf("process %d shows nothing: it is not there, is another user's or in another network namespace, or does not call metrics.Serve", pid)
+	case busy > 0:
+		err = errors.New(unknown)
 	default:
-		errs = append(errs, errors.New("no program shows anything: none of this user calls metrics.Serve in this network namespace"))
+		err = errors.New("no program shows anything: none of this user calls metrics.Serve in this network namespace")
 	}
-	return shots, errors.Join(errs...)
+	return shots, "", err
 }
 
 // show prints what a program has shown.

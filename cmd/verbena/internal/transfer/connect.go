@@ -118,8 +118,9 @@ func (s *endpoint) listen(ctx context.Context, addr string, places *places, acce
 	return at, func() { _ = s.engine.Do(func() { _ = l.Close() }) }, err
 }
 
-// places are those for transfers at the same time, at all devices.
+// places are those for transfers at the same time, at a device or at all.
 type places struct {
+	shared  *places // if not nil, each place takes also one of these
 	mu      sync.Mutex
 	free    int
 	closed  bool
@@ -130,7 +131,7 @@ type places struct {
 func (p *places) take() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed || p.free == 0 {
+	if p.closed || p.free == 0 || p.shared != nil && !p.shared.take() {
 		return false
 	}
 	p.free--
@@ -142,6 +143,9 @@ func (p *places) giveBack() {
 	p.mu.Lock()
 	p.free++
 	p.mu.Unlock()
+	if p.shared != nil {
+		p.shared.giveBack()
+	}
 	p.running.Done()
 }
 

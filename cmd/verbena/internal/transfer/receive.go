@@ -130,20 +130,25 @@ func (o *receiveFlags) run(ctx context.Context, p *progress.Printer, args []stri
 		MaxSize: uint64(o.maxSize), Slots: o.slots, Sync: o.sync})
 
 	serving, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
 	places := &places{free: o.transfers}
-	defer places.close()
 	once := onceResult{patience: o.retry, receiver: r, ended: make(chan error, 1), broken: map[[16]byte]int{}}
+	var sessions sync.WaitGroup
+	end := func(cause error) {
+		stop(cause)
+		places.close()
+		sessions.Wait()
+	}
+	defer end(nil)
 	l := listener{
-		places: places,
-		accept: func(l *link.Link) {
-			go func() {
-				defer places.giveBack()
-				sum, err := o.serve(serving, r, l, p)
+		ctx: serving, places: places,
+		serve: func(ctx context.Context, l *link.Link, served func()) {
+			sessions.Go(func() {
+				sum, err := o.serve(ctx, r, l, p)
+				served() // before end waits for the sender, which needs the place
 				if o.once {
 					once.end(serving, sum, err)
 				}
-			}()
+			})
 		},
 		told: func(addrs []netip.AddrPort, dev string) {
 			fields := map[string]any{"folder": args[0]}
@@ -178,21 +183,22 @@ func (o *receiveFlags) run(ctx context.Context, p *progress.Printer, args []stri
 		result = context.Cause(serving)
 	case result = <-once.ended:
 	}
-	stop(errDone)
-	places.close()
+	end(errDone)
 	return result
 }
 
 // listener listens for senders.
 type listener struct {
+	ctx    context.Context // ends with the program
 	places *places
-	accept func(*link.Link)
-	told   func(addrs []netip.AddrPort, dev string) // dev may be empty
+	// serve has a goroutine serve a link until ctx ends. That calls served when it no longer uses the link.
+	serve func(ctx context.Context, l *link.Link, served func())
+	told  func(addrs []netip.AddrPort, dev string) // dev may be empty
 }
 
 // on listens at an address of one device.
 func (l *listener) on(ctx context.Context, s *endpoint, addr string) error {
-	at, _, err := s.listen(ctx, addr, l.places, l.accept)
+	at, _, err := s.listen(ctx, addr, l.places, func(k *link.Link) { l.serve(l.ctx, k, l.places.giveBack) })
 	if err == nil {
 		if given, err := netip.ParseAddrPort(addr); err == nil {
 			at = netip.AddrPortFrom(at.Addr().WithZone(given.Addr().Zone()), at.Port())
@@ -210,7 +216,7 @@ func (l *listener) everywhere(ctx context.Context, o *receiveFlags, port uint16,
 			if err != nil {
 				return nil, err
 			}
-			return &part{s, l}, nil
+			return l.part(s, o.transfers), nil
 		},
 		Added: func(addrs []netip.AddrPort) { l.told(addrs, "") },
 		Failed: func(err error) {
@@ -228,19 +234,35 @@ func (l *listener) everywhere(ctx context.Context, o *receiveFlags, port uint16,
 type part struct {
 	*endpoint
 	listener *listener
+	places   *places         // of its own sessions, which also have one of listener.places
+	serving  context.Context // ends with the part
+	cancel   context.CancelCauseFunc
+}
+
+func (l *listener) part(s *endpoint, transfers int) *part {
+	p := &part{endpoint: s, listener: l, places: &places{free: transfers, shared: l.places}}
+	p.serving, p.cancel = context.WithCancelCause(l.ctx)
+	return p
 }
 
 // Listen implements route.Part.
 func (p *part) Listen(addr netip.AddrPort) (port uint16, stop func(), err error) {
-	at, stop, err := p.listen(p.ctx, addr.String(), p.listener.places, p.listener.accept)
+	at, stop, err := p.listen(p.ctx, addr.String(), p.places, func(l *link.Link) { p.listener.serve(p.serving, l, p.places.giveBack) })
 	return at.Port(), stop, err
 }
 
 // Done implements route.Part.
 func (p *part) Done() <-chan struct{} { return p.ended }
 
-// Close implements route.Part.
-func (p *part) Close() error { return p.close() }
+// Close implements route.Part. It ends the sessions first: they use memory of the device.
+func (p *part) Close() error {
+	p.cancel(errPartClosed)
+	p.places.close()
+	return p.close()
+}
+
+// errPartClosed is an ErrBroken, so that the sender connects again, to another address or later.
+var errPartClosed = fmt.Errorf("%w: the receiver's address is gone, or its device has failed", link.ErrBroken)
 
 var errDone = errors.New("the receiver accepts only one transfer")
 

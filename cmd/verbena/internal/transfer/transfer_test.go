@@ -456,6 +456,38 @@ func TestOnceWaits(t *testing.T) {
 	})
 }
 
+// A part ends its sessions, and keeps its device open until they no longer use it.
+func TestPartWaitsForSessions(t *testing.T) {
+	s, err := openEndpoint(t.Context(), "soft-lo", 1, false)
+	require.NoError(t, err)
+	used := make(chan error, 1)
+	l := listener{ctx: t.Context(), places: &places{free: 1}, serve: func(ctx context.Context, _ *link.Link, served func()) {
+		go func() {
+			<-ctx.Done()
+			err := context.Cause(ctx)
+			for range 1000 { // the engine runs on
+				assert.NoError(t, s.do(t.Context(), func() error { return nil }))
+			}
+			served()
+			used <- err
+		}()
+	}}
+	p := l.part(s, 1)
+	port, _, err := p.Listen(netip.MustParseAddrPort("127.0.0.1:0"))
+	require.NoError(t, err)
+	sender, err := openEndpoint(t.Context(), "soft-lo", 1, true)
+	require.NoError(t, err)
+	_, err = sender.dial(t.Context(), hostPort("127.0.0.1", port), patience)
+	require.NoError(t, err)
+	require.False(t, l.places.take(), "the session has the place of all parts")
+	require.NoError(t, p.Close())
+	err = <-used
+	require.ErrorIs(t, err, link.ErrBroken)
+	require.ErrorIs(t, err, errPartClosed)
+	require.True(t, l.places.take())
+	require.NoError(t, sender.close())
+}
+
 // TestLastEntryFails: the last file cannot be stored to its end, for one reason or another.
 // Both ends say so, and the receiver of one transfer ends.
 func TestLastEntryFails(t *testing.T) {
