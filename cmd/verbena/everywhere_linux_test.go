@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -184,7 +185,9 @@ func TestReceiverLosesAddress(t *testing.T) {
 	receiver.Await(at)
 	sender := start(t, verbena(t, p.client.Run(), "send", "-retry", patience.String(), from, at)...)
 	receiver.Await("d/")
+	sender.Send(syscall.SIGSTOP) // it would have ended before a slow ip
 	p.server.IP(t, "addr del %v/24 dev n0", addrs[0])
+	sender.Send(syscall.SIGCONT)
 	receiver.Await("from 10.12.0.2: ")
 	p.server.IP(t, "addr add %v/24 dev n0", addrs[0])
 	sender.Succeed()

@@ -137,7 +137,7 @@ func serve(port uint16, cfg ServeConfig, places func() ([]place, error), follow 
 	return e, nil
 }
 
-// raise has follow look what has changed.
+// raise has follow look again, because of a change or the end of a part.
 func raise(events chan<- struct{}) {
 	select {
 	case events <- struct{}{}:
@@ -366,6 +366,8 @@ func (e *Everywhere) update(now time.Time) (failed []error, err error) {
 			delete(e.failures, at)
 		case err != errEnding:
 			unserved = append(unserved, &placeError{at, err})
+		case e.failures[at] != nil: // else wait would not wait until the part has closed
+			e.failures[at].next = now.Add(firstRetry)
 		}
 	}
 	failed = append(failed, e.note(unserved, now)...)

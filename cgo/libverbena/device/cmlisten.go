@@ -7,6 +7,7 @@ package main
 import "C"
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,7 +59,8 @@ func vd_cm_listen(handle C.uint32_t, backlog C.int) C.int {
 	})
 }
 
-// listenEverywhere listens on all devices with the address. It passes over those that cannot be opened.
+// listenEverywhere listens on all devices with the address, also on those of interfaces that come later. It
+// passes over those that cannot be opened.
 func (id *cmID) listenEverywhere(backlog int) error {
 	if addr := id.local.Addr(); addr.IsLoopback() {
 		d, _, err := deviceWith(addr)
@@ -67,21 +69,12 @@ func (id *cmID) listenEverywhere(backlog int) error {
 		}
 		return id.listen(d, addr, backlog)
 	}
-	names, _, err := deviceNames(netip.Addr{})
-	if err != nil {
+	err := id.listenOnNew(backlog, false)
+	switch {
+	case errors.Is(err, verbs.ErrInUse):
 		return err
-	}
-	failed := fmt.Errorf("listen on %v: there is no device with such an address: %w", id.local, verbs.ErrNoDevice)
-	for _, name := range names {
-		if err := id.listenOn(name, backlog); errors.Is(err, verbs.ErrInUse) {
-			return err
-		} else if err != nil {
-			logError(err)
-			failed = err
-		}
-	}
-	if len(id.listeners) == 0 {
-		return failed
+	case len(id.listeners) == 0:
+		return cmp.Or(err, fmt.Errorf("listen on %v: there is no device with such an address: %w", id.local, verbs.ErrNoDevice))
 	}
 	id.follow(backlog)
 	return nil
@@ -108,50 +101,54 @@ func (id *cmID) follow(backlog int) {
 		stop()
 		return func() { <-ended }
 	}
+	look := func() {
+		id.call.Lock()
+		defer id.call.Unlock()
+		if ctx.Err() == nil {
+			_ = id.listenOnNew(backlog, true) // which logs it
+		}
+	}
 	go func() {
 		defer close(ended)
-		routes.Changes(ctx, func() {}, func() {
-			id.call.Lock()
-			defer id.call.Unlock()
-			if ctx.Err() == nil {
-				id.listenOnNew(backlog)
-			}
-		})
+		routes.Changes(ctx, look, look)
 	}()
 }
 
-// listenOnNew listens on the devices that have no listener yet. A device has the addresses that its
-// interface has when it is opened, so the interface must have one of the family.
-func (id *cmID) listenOnNew(backlog int) {
+// listenOnNew listens on the devices that have no listener yet, and logs which it cannot. It returns the
+// last error, or that of a port in use. A device has the addresses that its interface has when it is
+// opened, so the interface must have one of the family.
+func (id *cmID) listenOnNew(backlog int, later bool) (failed error) {
 	own, err := hostaddr.List()
 	if err != nil {
-		logError(err)
-		return
+		return err
 	}
 	list, err := listDevices()
 	if err != nil {
-		logError(err)
-		return
+		return err
 	}
 	for _, info := range list {
 		served := slices.ContainsFunc(id.listeners, func(l *listener) bool { return l.device.name == info.Name })
-		ready := slices.ContainsFunc(own, func(o hostaddr.Own) bool { return o.Interface == info.Interface && id.listensAt(o.Addr) })
+		ready := info.Interface == "" || slices.ContainsFunc(own, func(o hostaddr.Own) bool { return o.Interface == info.Interface && id.listensAt(o.Addr, later) })
 		if served || !ready {
 			continue
 		}
 		if err := id.listenOn(info.Name, backlog); err != nil {
 			logError(err)
+			if !errors.Is(failed, verbs.ErrInUse) {
+				failed = err
+			}
 		}
 	}
+	return failed
 }
 
-// listensAt reports whether an address that has come is worth opening a device for. Each interface has a
-// link-local one, which comes first.
-func (id *cmID) listensAt(addr netip.Addr) bool {
+// listensAt reports whether an address is worth opening a device for. On an interface that comes later, a
+// link-local one of IPv6 comes first, and the others follow.
+func (id *cmID) listensAt(addr netip.Addr, later bool) bool {
 	if addr.Is4() {
 		return id.local.Addr().Is4() || !id.familyOnly
 	}
-	return id.local.Addr().Is6() && !addr.IsLinkLocalUnicast()
+	return id.local.Addr().Is6() && !(later && addr.IsLinkLocalUnicast())
 }
 
 var localhost = netip.AddrFrom4([4]byte{127, 0, 0, 1})
