@@ -111,10 +111,10 @@ const (
 // calls its Listen. Port 0 is one that is free on all devices.
 //
 // Serve fails if an address cannot be served, and names it and its interface. Addresses that come later,
-// and those that the system still checks, it serves later. Listening ends at an address that is
-// gone, and a part that has had none for ten seconds is closed. One with an address that moves to another
-// interface is closed at once, and opened again for its other addresses. A part whose device fails is closed too, and opened
-// again; the others go on.
+// and those that the system still checks, it serves later. Listening ends at an address that is gone, and a
+// part that has had none for ten seconds is closed. One with an address that moves to another interface is
+// closed at once, and opened again for its other addresses. A part whose device fails is closed too, and
+// opened again; the others go on.
 func Serve(port uint16, cfg ServeConfig) (*Everywhere, error) {
 	return serve(port, cfg, places, routes.Changes)
 }
@@ -189,8 +189,8 @@ func (e *Everywhere) follow(ctx context.Context) {
 	}
 }
 
-// wait waits until there may be something to do: after a change, at the time of the next attempt, or when a
-// part has been idle for long. If listing the addresses has failed, the attempt is that. It reports false when
+// wait waits until there may be something to do: after a change or the end of a part, at the time of the next
+// attempt, or when a part has been idle for long. If listing the addresses has failed, the attempt is that. It reports false when
 // ctx ends.
 func (e *Everywhere) wait(ctx context.Context, listing time.Time) bool {
 	var next time.Time

@@ -70,11 +70,11 @@ func (id *cmID) listenEverywhere(backlog int) error {
 		return id.listen(d, addr, backlog)
 	}
 	err := id.listenOnNew(backlog, false)
-	switch {
-	case errors.Is(err, verbs.ErrInUse):
-		return err
-	case len(id.listeners) == 0:
+	if errors.Is(err, verbs.ErrInUse) || len(id.listeners) == 0 {
 		return cmp.Or(err, fmt.Errorf("listen on %v: there is no device with such an address: %w", id.local, verbs.ErrNoDevice))
+	}
+	if err != nil {
+		logError(err) // of devices that it passes over
 	}
 	id.follow(backlog)
 	return nil
@@ -104,8 +104,11 @@ func (id *cmID) follow(backlog int) {
 	look := func() {
 		id.call.Lock()
 		defer id.call.Unlock()
-		if ctx.Err() == nil {
-			_ = id.listenOnNew(backlog, true) // which logs it
+		if ctx.Err() != nil {
+			return
+		}
+		if err := id.listenOnNew(backlog, true); err != nil {
+			logError(err)
 		}
 	}
 	go func() {
@@ -114,9 +117,8 @@ func (id *cmID) follow(backlog int) {
 	}()
 }
 
-// listenOnNew listens on the devices that have no listener yet, and logs which it cannot. It returns the
-// last error, or that of a port in use. A device has the addresses that its interface has when it is
-// opened, so the interface must have one of the family.
+// listenOnNew listens on the devices that have no listener yet, and returns the errors of all. A device has
+// the addresses that its interface has when it is opened, so the interface must have one of the family.
 func (id *cmID) listenOnNew(backlog int, later bool) (failed error) {
 	own, err := hostaddr.List()
 	if err != nil {
@@ -132,12 +134,7 @@ func (id *cmID) listenOnNew(backlog int, later bool) (failed error) {
 		if served || !ready {
 			continue
 		}
-		if err := id.listenOn(info.Name, backlog); err != nil {
-			logError(err)
-			if !errors.Is(failed, verbs.ErrInUse) {
-				failed = err
-			}
-		}
+		failed = errors.Join(failed, id.listenOn(info.Name, backlog))
 	}
 	return failed
 }
