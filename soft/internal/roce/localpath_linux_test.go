@@ -415,7 +415,7 @@ func TestSoakLocalPathNonsense(t *testing.T) {
 	defer func() { require.NoError(t, beside.qp.Close()) }()
 	other.connect(&beside)
 	beside.connect(other)
-	other.until("the other path", func() bool { return localCounter(other, "local_peers")+localCounter(y, "local_peers") == 2 })
+	awaitSharedMemory(other, &beside)
 	random := mathrand.New(mathrand.NewPCG(1, 2))
 	for range rounds {
 		i := intrude(t, x, y)
