@@ -146,7 +146,6 @@ func (d *datagramEndpoint) stop() {
 	}
 	d.ended.Store(true)
 	d.leaveGroups()
-	d.ctx.lanes.postAll() // what waits because of pe.Aggregate
 	d.lane.StopPosting(nil)
 	wait := d.ctx.set.CloseTimeout
 	if d.lane.Posted() == 0 || wait < 0 {

@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/soft/sim"
 )
@@ -100,44 +99,4 @@ func messagesBeforeClosed(t *testing.T, s *sim.Sim, kind, way string, asleep, wa
 	if waits {
 		require.Len(t, got, n)
 	}
-}
-
-// Tasks that wait because of pe.Aggregate when the connection is closed are delivered as far as the
-// send queue has room; the others come back.
-func TestSubmittedBeforeClose(t *testing.T) {
-	const n, room = 5, 4
-	runSimulated(t, "by descriptors", 20, func(t *testing.T, s *sim.Sim) {
-		cfg := rdma.Config{SendQueueSize: room, CloseTimeout: 10 * time.Second}
-		a, b := newSeparateRigs(t, s.Host("a").Device(), s.Host("b").Device(), cfg, cfg)
-		var got []string
-		require.NoError(t, b.a.ctx.Receive(2*n, 8, func(m *rdma.Message) { got = append(got, string(m.Bytes())) }))
-		ended := 0
-		for _, r := range []*rig{a, b} {
-			r.a.ctx.OnConnection(func(_ *rdma.Connection, state rdma.ConnectionState, _ error) {
-				if state == rdma.Closed {
-					ended++
-				}
-			})
-		}
-		sends := outcome[*rdma.Task]{then: func(task *rdma.Task) { assert.NoError(t, task.Free()) }}
-		pool := must(a.a.ctx.Pool(n, sends.ok, sends.bad))
-		require.NoError(t, a.a.ctx.Start())
-		require.NoError(t, b.a.ctx.Start())
-		conn, ours := must2(a.a.ctx.Export())
-		peer, theirs := must2(b.a.ctx.Export())
-		require.NoError(t, conn.Connect(theirs))
-		require.NoError(t, peer.Connect(ours))
-		both(a, b, "they are connected", func() bool { return conn.State() == rdma.Ready && peer.State() == rdma.Ready })
-		s.SetDefaultLink(sim.LinkConfig{Latency: 5 * time.Microsecond, Loss: 0.1, Reorder: 0.2, ReorderDelay: 50 * time.Microsecond})
-		for i := range n {
-			a.a.mem.Bytes()[i] = byte('0' + i)
-			require.NoError(t, must(pool.Send(conn, a.a.bufs.Source(a.a.mem, i, 1))).Submit(pe.Aggregate))
-		}
-		require.NoError(t, conn.Close())
-		both(a, b, "both ends are closed", func() bool { return ended == 2 })
-		require.Equal(t, []string{"0", "1", "2", "3"}, got)
-		require.Len(t, sends.done, room)
-		require.Len(t, sends.errs, n-room)
-		require.ErrorIs(t, sends.errs[0], rdma.ErrFlushed)
-	})
 }

@@ -313,10 +313,10 @@ func (c *Connections) peerDisconnected(conn *Connection, known life.Peer) {
 
 // Close ends the connection, in any state and in callbacks too, and notifies the peer.
 // It does not wait. Tasks that the device has may still complete, for as long as
-// Config.CloseTimeout, and so may those that wait because of pe.Aggregate, as far as the send queue
-// has room; all others come back through their error callbacks, flushed, inside Progress. OnConnection reports Closed, and the place is free for
-// another, when nothing of the connection is left at the device, and the peer has confirmed that it
-// knows, or that time is over. On a connection by descriptors, the confirmation is the peer's answer to the
+// Config.CloseTimeout; all others come back through their error callbacks, flushed,
+// inside Progress. OnConnection reports Closed, and the place is free for another, when nothing
+// of the connection is left at the device, and the peer has confirmed that it knows, or that
+// time is over. On a connection by descriptors, the confirmation is the peer's answer to the
 // notice, if both devices report writes to the word for it; Close waits for it at most 500 ms
 // after the notice. Closing again does nothing. While another goroutine drives the engine it
 // fails with pe.ErrBusy.
@@ -398,11 +398,8 @@ func (conn *Connection) failDespiteDisconnect(err error) {
 func (conn *Connection) do(a life.Action) {
 	defer conn.done(a)
 	if a&life.Drain != 0 {
-		conn.ctx.lanes.postAll() // what waits because of pe.Aggregate
 		conn.lane.StopPosting(&conn.signal.send)
-		if conn.life.Phase() == life.Draining { // posting has not failed
-			conn.drain()
-		}
+		conn.drain()
 	}
 	if a&life.Tell != 0 {
 		conn.establishment.tell()
