@@ -296,6 +296,7 @@ func (l *Link) Wait(ctx context.Context, p *await.Pending) error {
 func (l *Link) Close(ctx context.Context) error {
 	if err := await.Func(ctx, l.hub.rdma.Engine(), func() error {
 		l.end(nil)
+		l.hub.rdma.Flush() // what await.Post has submitted may wait for the end of this pass
 		return l.conn.Close()
 	}); err != nil {
 		return err
