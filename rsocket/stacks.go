@@ -47,7 +47,7 @@ func newStacks(device string, cfg Config, keep bool) *Stacks {
 func (s *Stacks) open(name string) (*Stack, error) {
 	dev, err := device.Open(name)
 	if err != nil {
-		return nil, openError{err}
+		return nil, errors.Join(err) // it names the device: neterr.Innermost stops at a list
 	}
 	cfg := s.cfg
 	cfg.Device, cfg.Log = dev, s.logger()
@@ -59,13 +59,6 @@ func (s *Stacks) open(name string) (*Stack, error) {
 	s.counted.add(dev.Name(), stack)
 	return stack, nil
 }
-
-// openError is an error of device.Open, which names the device. It wraps it in a list, where
-// neterr.Innermost stops.
-type openError struct{ error }
-
-// Unwrap returns the error of device.Open.
-func (e openError) Unwrap() []error { return []error{e.error} }
 
 // logger is where stacks that are opened now log.
 func (s *Stacks) logger() zerolog.Logger {

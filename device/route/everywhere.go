@@ -190,8 +190,8 @@ func (e *Everywhere) follow(ctx context.Context) {
 }
 
 // wait waits until there may be something to do: after a change or the end of a part, at the time of the next
-// attempt, or when a part has been idle for long. If listing the addresses has failed, the attempt is that. It reports false when
-// ctx ends.
+// attempt, or when a part has been idle for long. If listing the addresses has failed, the attempt is that. It
+// reports false when ctx ends.
 func (e *Everywhere) wait(ctx context.Context, listing time.Time) bool {
 	var next time.Time
 	until := func(t time.Time) {
