@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"encoding/binary"
 	"runtime"
 	"testing"
 	"time"
@@ -188,6 +189,25 @@ func testQueuePairIsUpBetweenSignals(s *sim.Sim) {
 	signal.handle(event{kind: messageReceived})
 	require.Equal(t, Ready, conn.State())
 	require.Equal(t, signalReady, conn.signal.purpose)
+}
+
+// A connection is Ready when its own queue pair can send: the peer's signal waits for that.
+func TestSignalWaitsForTheQueuePair(t *testing.T) { sim.Check(t, 2, testSignalWaitsForTheQueuePair) }
+
+func testSignalWaitsForTheQueuePair(s *sim.Sim) {
+	t := s.TB
+	n := newSimPeersRig(s, Config{ConnectTimeout: Forever, AckTimeout: Forever})
+	conns := n.halfOpen(1)
+	conn := conns[len(conns)-1]
+	signal := conn.establishment.(*rcSignal)
+	require.NoError(t, conn.reset())
+
+	binary.BigEndian.PutUint64(conn.ctx.readyWords.Bytes(conn.slot, wordSize), conn.local.nonce)
+	signal.handle(event{kind: wordWritten})
+	require.Equal(t, Connecting, conn.State())
+	require.NoError(t, signal.withdraw(time.Now())) // brings the queue pair up
+	conn.finishTransition()
+	require.Equal(t, Ready, conn.State())
 }
 
 // A disconnect notice in place of a withdrawn signal would be a repetition to a peer that has the

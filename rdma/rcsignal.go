@@ -109,8 +109,12 @@ func (r *rcSignal) queuePairUp() {
 	r.schedule(now)
 }
 
-// readWord reads what the peer has written.
+// readWord reads what the peer has written. While the queue pair cannot send, the word waits, since a
+// Ready connection can: readWord is called again when the queue pair is up.
 func (r *rcSignal) readWord() {
+	if r.conn.state() == Connecting && !r.conn.lane.IsUp() {
+		return
+	}
 	r.clearPending()
 	known := r.peer()
 	if r.conn.state() == Connecting && (known >= life.Leaving || r.contains(r.conn.local.nonce)) {
@@ -181,6 +185,7 @@ func (r *rcSignal) withdraw(now time.Time) error {
 			r.retryAt = now.Add(within(now.Sub(r.started)/4, shortestPause, longestPause))
 			r.schedule(now)
 		}
+		r.readWord()
 	})
 	return nil
 }

@@ -79,8 +79,11 @@ func (r *ucSignal) handle(ev event) {
 	}
 }
 
-// readWord reads what the peer has written.
+// readWord reads what the peer has written, once the queue pair can send: see rcSignal.readWord.
 func (r *ucSignal) readWord() {
+	if r.conn.state() == Connecting && !r.conn.lane.IsUp() {
+		return
+	}
 	r.clearPending()
 	r.peerKnows = r.peerKnows || r.contains(^r.conn.local.nonce)
 	if r.conn.state() == Connecting && (r.peerKnows || r.contains(r.conn.local.nonce)) {
