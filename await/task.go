@@ -56,6 +56,9 @@ func Task[T pe.Submittable](ctx context.Context, e *pe.Engine, alloc func() (T, 
 // Posts of one goroutine are submitted in their order, as long as their pools are not exhausted: a
 // post that waits for a task does not hold up the next one, which may have another pool. alloc may run
 // after Post has returned. Post may be called from any goroutine.
+//
+// A task may wait for the end of the engine's pass, as with pe.Aggregate. Closing its connection in
+// that pass ends it with ErrFlushed; wait for the Pending, or call Flush of the context before.
 func Post[T pe.Submittable](e *pe.Engine, alloc func() (T, error)) (*Pending, error) {
 	if e == nil || alloc == nil {
 		return nil, fmt.Errorf("await: post a task: %w: the engine or the function alloc is nil", ErrInvalid)
