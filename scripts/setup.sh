@@ -33,7 +33,9 @@ valgrind|valgrind|programs under valgrind on the library for other languages
 mpicc|openmpi-bin libopenmpi-dev|MPI on the library for other languages
 aarch64-linux-gnu-gcc|gcc-aarch64-linux-gnu libc6-dev-arm64-cross|the library for other languages on arm64
 qemu-aarch64|qemu-user|the library for other languages on arm64'
-	"$(dirname "$0")/arm64-setup.sh" || [ "${CI:-}" != true ]
+	for programs in 'bookworm arm64' 'trixie amd64'; do
+		"$(dirname "$0")/programs-setup.sh" $programs || [ "${CI:-}" != true ]
+	done
 fi
 
 if [ "${1:-}" = scp ]; then

@@ -34,6 +34,7 @@ PRIVATE(ibv_cmd_create_ah);
 PRIVATE(ibv_cmd_create_counters);
 PRIVATE(ibv_cmd_create_cq);
 PRIVATE(ibv_cmd_create_cq_ex);
+PRIVATE(ibv_cmd_create_cq_ex2);
 PRIVATE(ibv_cmd_create_flow);
 PRIVATE(ibv_cmd_create_flow_action_esp);
 PRIVATE(ibv_cmd_create_qp);

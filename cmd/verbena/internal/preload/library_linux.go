@@ -31,6 +31,7 @@ type library struct {
 	glibc   map[string]string // versions of glibc's symbols, such as GLIBC_2.34, and the file that needs each
 	// Those of libibverbs' and librdmacm's symbols that it has, such as IBVERBS_1.1.
 	versions map[string]bool
+	symbols  map[string]bool // names of the symbols that it defines
 }
 
 // findLibrary finds the library in a folder or, without one, where it is usually installed, and
@@ -69,7 +70,7 @@ func openLibrary(folder string) (*library, error) {
 	if strings.ContainsAny(folder, " :;$") {
 		return nil, fmt.Errorf("the folder %q has a space, \":\", \";\" or \"$\" in its name, which the dynamic linker would not read as part of it; copy the libraries to another folder", folder)
 	}
-	l := &library{path: filepath.Join(folder, preloadedFile), glibc: map[string]string{}, versions: map[string]bool{}}
+	l := &library{path: filepath.Join(folder, preloadedFile), glibc: map[string]string{}, versions: map[string]bool{}, symbols: map[string]bool{}}
 	for _, name := range []string{preloadedFile, deviceFile} {
 		if err := l.check(filepath.Join(folder, name)); err != nil {
 			return nil, err
@@ -109,6 +110,15 @@ func (l *library) check(path string) error {
 		}
 		for _, v := range has {
 			l.versions[v.Name] = true
+		}
+	}
+	symbols, err := f.DynamicSymbols()
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	for _, s := range symbols {
+		if s.Section != elf.SHN_UNDEF {
+			l.symbols[s.Name] = true
 		}
 	}
 	if f.SectionByType(elf.SHT_GNU_VERNEED) == nil {

@@ -659,7 +659,8 @@ func TestCapabilities(t *testing.T) {
 }
 
 // TestReplacement: the dynamic linker finds libverbena.so under the names of libibverbs and librdmacm,
-// unless the program's own have versions of symbols that it lacks; then under those that are missing.
+// unless the program's own have symbols, or versions of them, that it lacks; then under those that are
+// missing.
 func TestReplacement(t *testing.T) {
 	s := newScene(t)
 	const first, second = "libverbena-test-one.so.1", "libverbena-test-two.so.1"
@@ -674,7 +675,7 @@ func TestReplacement(t *testing.T) {
 		for _, v := range versions {
 			fmt.Fprintf(&text, "%s { };\n", v)
 		}
-		require.NoError(t, os.WriteFile(script, []byte(text.String()+"PRIVATE { libverbena; verbena_version; };\n"), 0o644))
+		require.NoError(t, os.WriteFile(script, []byte(text.String()+"PRIVATE { libverbena*; verbena_version; };\n"), 0o644))
 		_ = os.Remove(path) // it may be loaded
 		out, err := exec.Command("gcc", append([]string{"-shared", "-fPIC", "-o", path, "testdata/libverbena.c", versionFlag(version.Number), "-Wl,--version-script=" + script}, flags...)...).CombinedOutput()
 		require.NoError(t, err, "%s", out)
@@ -722,6 +723,8 @@ func TestReplacement(t *testing.T) {
 		build(one, named(first), "TEST_1.0", "TEST_1.2")
 		check(nil, one, compile(t, "program.c", s.path("newer"), "-Wl,--no-as-needed", one, two, flag))
 	}
+	build(one, append(named(first), "-DNEWER"), "TEST_1.0")
+	check(nil, one, own)
 	t.Setenv(searchVariable, s.path("system"))
 	check(nil, one, linked)
 	require.NoError(t, os.Remove(two)) // the incompatible one keeps its name, and what is missing is replaced

@@ -94,12 +94,12 @@ func (o *options) start(stderr io.Writer) error {
 }
 
 // replacements returns the folders that have libverbena.so under the names of these libraries. If an
-// installed library has versions of symbols that libverbena.so lacks, the dynamic linker would not start
-// a program that needs them: then incompatible is such a library, and only missing ones are replaced.
+// installed library has symbols, or versions of them, that libverbena.so lacks, the dynamic linker would not
+// start a program that needs them: then incompatible is such a library, and only missing ones are replaced.
 func (l *library) replacements(p *program, names []string) (folders []string, incompatible string, err error) {
 	found := make(map[string]string)
 	for _, name := range names {
-		if found[name] = p.linker.find(name); found[name] != "" && !l.hasVersionsOf(found[name]) {
+		if found[name] = p.linker.find(name); found[name] != "" && !l.hasSymbolsOf(found[name]) {
 			incompatible = found[name]
 		}
 	}
@@ -117,8 +117,9 @@ func (l *library) replacements(p *program, names []string) (folders []string, in
 	return folders, incompatible, nil
 }
 
-// hasVersionsOf reports whether libverbena.so has all versions of symbols that another library has.
-func (l *library) hasVersionsOf(path string) bool {
+// hasSymbolsOf reports whether libverbena.so has all symbols of another library that programs are linked
+// with today, also those for providers, and all versions of symbols.
+func (l *library) hasSymbolsOf(path string) bool {
 	f, err := elf.Open(path)
 	if err != nil {
 		return false
@@ -128,7 +129,10 @@ func (l *library) hasVersionsOf(path string) bool {
 	if err != nil {
 		return f.SectionByType(elf.SHT_GNU_VERDEF) == nil
 	}
-	return !slices.ContainsFunc(versions, func(v elf.DynamicVersion) bool {
+	symbols, err := f.DynamicSymbols()
+	return err == nil && !slices.ContainsFunc(versions, func(v elf.DynamicVersion) bool {
 		return v.Flags&elf.VER_FLG_BASE == 0 && !l.versions[v.Name]
+	}) && !slices.ContainsFunc(symbols, func(s elf.Symbol) bool {
+		return s.HasVersion && !s.VersionIndex.IsHidden() && s.Section != elf.SHN_UNDEF && s.Section != elf.SHN_ABS && !l.symbols[s.Name]
 	})
 }

@@ -2,6 +2,9 @@
 #ifdef VERSION
 const char verbena_version[] = VERSION;
 #endif
+#ifdef NEWER
+int libverbena_newer(void) { return 43; }
+#endif
 #ifdef NEEDED
 extern int needed(void);
 int libverbena(void) { return needed(); }

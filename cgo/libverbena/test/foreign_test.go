@@ -15,14 +15,11 @@ import (
 	"github.com/verbena-rdma/verbena/test/netns"
 )
 
-// emulated returns the beginning of a command line that runs a program for arm64 under qemu-user,
-// with the library and a device. Since qemu-user does not have all options of IPv6 sockets, the
-// device has one address of IPv4.
-func emulated(root, library, device string) []string {
-	return []string{
-		"env", "-u", "LD_PRELOAD", "VERBENA_LOG=debug", "VERBENA_DEVICES=" + device,
-		"qemu-aarch64", "-L", root, "-E", "LD_PRELOAD=" + filepath.Join(library, "libverbena.so"),
-	}
+// foreign are programs that were not built for this machine.
+type foreign struct {
+	root    string // the folder that scripts/programs-setup.sh makes
+	run     func(root, library string) []string
+	library variant
 }
 
 // Programs for arm64 run with the library for arm64. The emulation orders memory as the machine
@@ -36,18 +33,42 @@ func TestArm64(t *testing.T) {
 	}
 	needProgram(t, "qemu-aarch64", "qemu-user")
 	needProgram(t, "aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu libc6-dev-arm64-cross")
-	root, err := filepath.Abs("../../../.build/arm64/root")
+	foreign{"bookworm-arm64", func(root, library string) []string {
+		return []string{"qemu-aarch64", "-L", root, "-E", "LD_PRELOAD=" + filepath.Join(library, "libverbena.so")}
+	}, arm64}.test(t)
+}
+
+// Programs of a newer Debian, with its C library and its rdma-core, run with the library that was built
+// here.
+func TestNewerDebian(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("skipped: the programs are for amd64")
+	}
+	foreign{"trixie-amd64", func(root, library string) []string {
+		return []string{
+			filepath.Join(root, "usr/lib64/ld-linux-x86-64.so.2"), "--preload", filepath.Join(library, "libverbena.so"), "--library-path",
+			filepath.Join(library, "verbena-lib/libibverbs") + ":" + filepath.Join(library, "verbena-lib/librdmacm") + ":" + filepath.Join(root, "usr/lib/x86_64-linux-gnu"),
+		}
+	}, plain}.test(t)
+}
+
+func (f foreign) test(t *testing.T) {
+	root, err := filepath.Abs("../../../.build/" + f.root)
 	require.NoError(t, err)
 	_, err = os.Stat(root)
-	netns.Need(t, err, "the test needs programs for arm64 (scripts/arm64-setup.sh downloads them)")
-	library := arm64.library(t)
+	netns.Need(t, err, "the test needs programs of "+f.root+" (scripts/programs-setup.sh downloads them)")
+	library := f.library.library(t)
+	// Since qemu-user does not have all options of IPv6 sockets, the device has one address of IPv4.
+	command := func(device string) []string {
+		return append([]string{"env", "-u", "LD_PRELOAD", "VERBENA_LOG=debug", "VERBENA_DEVICES=" + device}, f.run(root, library)...)
+	}
 
 	host := loopbackHost()
 	for _, p := range []struct{ name, options string }{{"shared memory", ""}, {"UDP", "?local=off"}} {
 		at := &place{
 			name: p.name, host: host + "1",
-			server: end{prefix: emulated(root, library, "soft-"+host+"1"+p.options)},
-			client: end{prefix: emulated(root, library, "soft-"+host+"2"+p.options)},
+			server: end{prefix: command("soft-" + host + "1" + p.options)},
+			client: end{prefix: command("soft-" + host + "2" + p.options)},
 		}
 		for _, r := range []row{
 			{client: "ibv_devices", prints: "soft_" + host + "2"},
