@@ -1,6 +1,7 @@
 package soft
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/faults"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -69,19 +71,43 @@ func (v Driver) Open(name string) (verbs.Device, error) {
 	return d, nil
 }
 
-// Check returns the error that Open would return for a name with a wrong option, or for an
-// interface or address that this machine does not have. It opens nothing: a port that another
-// program has, or a capture file that cannot be created, is no error here.
-func (Driver) Check(name string) error {
+// Description is what is known of a device that is not open.
+type Description struct {
+	Interface string // the network interface behind it
+	GUID      uint64 // node GUID, host byte order
+	// GIDs is the GID table if no other device has its addresses and ports.
+	GIDs []verbs.GIDEntry
+	// Counters are those of the device when it has just been opened.
+	Counters []verbs.Counter
+}
+
+// Describe describes a device that need not be open. For a name with a wrong option, or for an
+// interface or address that this machine does not have, it returns the error that Open would return.
+// It opens nothing: a port that another program has, or a capture file that cannot be created, is no
+// error here.
+func (Driver) Describe(name string) (Description, error) {
 	cfg, _, err := parseName(name)
 	if err != nil {
-		return err
+		return Description{}, err
 	}
 	if err := faults.Check(cfg.Faults); err != nil {
-		return fmt.Errorf("open device %q: %w: %w", name, err, verbs.ErrInvalid)
+		return Description{}, fmt.Errorf("open device %q: %w: %w", name, err, verbs.ErrInvalid)
 	}
-	_, err = cfg.find()
-	return err
+	i, err := cfg.find()
+	if err != nil {
+		return Description{}, err
+	}
+	d := Description{Interface: i.Name, GUID: i.guid(), Counters: roce.ZeroCounters()}
+	addresses := []netip.AddrPort{cfg.Address}
+	if !cfg.Address.IsValid() {
+		addresses = i.defaultAddresses()
+	}
+	for n, a := range addresses {
+		d.GIDs = append(d.GIDs, verbs.GIDEntry{
+			Index: n, GID: verbs.GIDFromAddr(a.Addr().WithZone("")), Type: verbs.GIDRoCEv2, Interface: i.Name, UDPPort: cmp.Or(a.Port(), wire.UDPPort),
+		})
+	}
+	return d, nil
 }
 
 // parseName returns the configuration for a device name, and the name of its capture file.

@@ -254,11 +254,7 @@ func openInterface(cfg Config, i networkInterface) (*Device, error) {
 	if i.loopback {
 		return openLoopback(cfg, name, i)
 	}
-	var addresses []netip.AddrPort
-	for _, a := range i.addresses {
-		addresses = append(addresses, netip.AddrPortFrom(a, 0))
-	}
-	return open(cfg.roce(name, i, addresses...))
+	return open(cfg.roce(name, i, i.defaultAddresses()...))
 }
 
 // The first addresses of 127.0.0.0/8 are tried in order, because they are easy to read. Then
@@ -288,12 +284,7 @@ func loopbackAddresses(yield func(netip.Addr) bool) {
 // 127.0.0.1 exists, or the port is taken everywhere (the kernel's own RoCEv2 does that), it
 // takes another port. It has the interface's other addresses as well.
 func openLoopback(cfg Config, name string, i networkInterface) (*Device, error) {
-	var others []netip.AddrPort
-	for _, a := range i.addresses {
-		if !a.Is4() || !a.IsLoopback() {
-			others = append(others, netip.AddrPortFrom(a, 0))
-		}
-	}
+	others := i.defaultAddresses()[1:]
 	at := func(addr netip.Addr, port uint16) (*Device, error) {
 		return open(cfg.roce(name, i, append([]netip.AddrPort{netip.AddrPortFrom(addr, port)}, others...)...))
 	}
@@ -336,6 +327,20 @@ func (i *networkInterface) has(a netip.Addr) bool {
 		}
 	}
 	return i.loopback && a.Is4() && a.IsLoopback()
+}
+
+// defaultAddresses returns the addresses of the interface's device. On the loopback interface, which has
+// all of 127.0.0.0/8, the first is one of these.
+func (i *networkInterface) defaultAddresses() (list []netip.AddrPort) {
+	if i.loopback {
+		list = append(list, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 0))
+	}
+	for _, a := range i.addresses {
+		if !i.loopback || !a.Is4() || !a.IsLoopback() {
+			list = append(list, netip.AddrPortFrom(a, 0))
+		}
+	}
+	return list
 }
 
 // guid is a GUID that stays the same from one start of the device to the next: the EUI-64 of

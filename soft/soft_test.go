@@ -136,9 +136,9 @@ func TestBadNames(t *testing.T) {
 			assert.Nil(t, d)
 			assert.Contains(t, err.Error(), want.says)
 			assert.NotContains(t, err.Error(), "\n")
-			checked := Driver{}.Check(name)
-			require.ErrorIs(t, checked, want.is)
-			assert.Contains(t, checked.Error(), want.says)
+			_, err = Driver{}.Describe(name)
+			require.ErrorIs(t, err, want.is)
+			assert.Contains(t, err.Error(), want.says)
 		})
 	}
 	_, err := Open(Config{Interface: "lo", Address: netip.MustParseAddrPort("127.0.0.1:1")})
@@ -163,16 +163,42 @@ func TestNameWithoutDashes(t *testing.T) {
 	}
 }
 
-// Check opens nothing: neither a port nor a file.
-func TestCheck(t *testing.T) {
+// Describe opens nothing, neither a port nor a file, and says what the open device says.
+func TestDescribe(t *testing.T) {
 	c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	require.NoError(t, err)
 	defer c.Close()
 	path := filepath.Join(t.TempDir(), "trace.pcap")
 	for _, name := range []string{"soft-lo", "soft-lo?loss=0.1&delay=1ms", "soft-" + c.LocalAddr().String(), "soft-127.0.0.1?capture=" + path} {
-		require.NoError(t, Driver{}.Check(name), name)
+		_, err := Driver{}.Describe(name)
+		require.NoError(t, err, name)
 	}
 	assert.NoFileExists(t, path)
+
+	list, err := Driver{}.Devices()
+	require.NoError(t, err)
+	for _, name := range []string{"soft-127.77.0.1", list[0].Name} {
+		described, err := Driver{}.Describe(name)
+		require.NoError(t, err)
+		d, err := Driver{}.Open(name)
+		require.NoError(t, err)
+		attr, err := d.Query()
+		require.NoError(t, err)
+		assert.Equal(t, attr.NodeGUID, described.GUID)
+		gids, err := d.GIDs(1)
+		require.NoError(t, err)
+		require.Len(t, described.GIDs, len(gids))
+		for i, g := range described.GIDs {
+			assert.Equal(t, gids[i].Interface, g.Interface)
+			if !g.GID.Addr().IsLoopback() || name != list[0].Name { // other devices may have the first of 127.0.0.0/8
+				assert.Equal(t, gids[i].GID, g.GID)
+			}
+		}
+		counters, err := d.Counters()
+		require.NoError(t, err)
+		require.Len(t, described.Counters, len(counters))
+		require.NoError(t, d.Close())
+	}
 }
 
 func TestCaptureFile(t *testing.T) {

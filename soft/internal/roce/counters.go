@@ -3,6 +3,7 @@ package roce
 import (
 	"github.com/verbena-rdma/verbena/soft/internal/roce/cm"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/local"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/srd"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -16,12 +17,20 @@ func (d *Device) Counters() ([]verbs.Counter, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	t := d.totals()
-	c := &t.transport
-	s := d.main.srd.Counters()
 	var m cm.Counters
 	if d.mu.services != nil {
 		m = d.mu.services.Counters()
 	}
+	return counters(&t, d.main.srd.Counters(), m, d.main.multicast), nil
+}
+
+// ZeroCounters returns the counters of a device that has just been opened.
+func ZeroCounters() []verbs.Counter {
+	return counters(&totals{}, srd.Counters{}, cm.Counters{}, multicastCounts{})
+}
+
+func counters(t *totals, s srd.Counters, m cm.Counters, multicast multicastCounts) []verbs.Counter {
+	c := &t.transport
 	list := []verbs.Counter{
 		{Name: "sent_pkts", Value: c.SentPackets, Help: "packets sent, on all paths"},
 		{Name: "rcvd_pkts", Value: c.ReceivedPackets, Help: "valid packets received, on all paths"},
@@ -57,8 +66,8 @@ func (d *Device) Counters() ([]verbs.Counter, error) {
 		{Name: "np_cnp_sent", Value: c.NotificationsSent, Help: "congestion notifications sent"},
 		{Name: "rp_cnp_handled", Value: c.NotificationsHandled, Help: "congestion notifications, and BECN bits, that slowed a connection"},
 		{Name: "rp_cnp_ignored", Value: c.NotificationsIgnored, Help: "congestion notifications, and BECN bits, that slowed none"},
-		{Name: "multicast_xmit_packets", Value: d.main.multicast.sent, Help: "packets sent to multicast groups"},
-		{Name: "multicast_rcv_packets", Value: d.main.multicast.received, Help: "packets received from multicast groups"},
+		{Name: "multicast_xmit_packets", Value: multicast.sent, Help: "packets sent to multicast groups"},
+		{Name: "multicast_rcv_packets", Value: multicast.received, Help: "packets received from multicast groups"},
 		{Name: "rx_socket_drops", Value: t.socketDrops, Help: "packets or trains that the kernel dropped: by the filter, for a full buffer, or for a wrong UDP checksum"},
 		{Name: "local_peers", Value: uint64(t.localPeers), Gauge: true, Help: "devices that share memory with this one"},
 		{Name: "local_sent_pkts", Value: t.local.Sent, Help: "packets sent through shared memory"},
@@ -100,7 +109,7 @@ func (d *Device) Counters() ([]verbs.Counter, error) {
 	for i := range list {
 		list[i].Port = 1 // the only one
 	}
-	return list, nil
+	return list
 }
 
 // totals are the sums of the counters of all shards.

@@ -79,7 +79,7 @@ func check(name string) error {
 	if place, _, _ := strings.Cut(name, "?"); space.MatchString(place) || place == "" {
 		return fmt.Errorf("%q is not the name of a device; give each device a -d of its own, as in: -d soft-lo -d soft-eth0", name)
 	}
-	err := soft.Driver{}.Check(name)
+	_, err := soft.Driver{}.Describe(name)
 	if !errors.Is(err, verbs.ErrNoDevice) {
 		return err
 	}
