@@ -1,236 +1,257 @@
-// The files of the kernel's drivers that UCX and others read: the character devices in
-// /dev/infiniband, which they only look for, and the attributes of ports in
-// /sys/class/infiniband. The functions of the C library are replaced for paths that belong to
-// our devices, once these have been listed.
+// What the kernel shows of devices in files: the character devices in /dev/infiniband, which UCX and
+// others only look for, and the folders of devices in /sys. Real files in a private folder, "the tree",
+// stand for the latter: functions of the C library that take a path are replaced, and call the C
+// library's with the path in the tree. What is relative to a descriptor needs no replacement then.
+//
+// The process has a tree of its own once it has loaded the Go half. Before, it looks at the tree of
+// verbena run, since to load the Go half into every shell would be slow, and take what these do not
+// expect: threads, and handlers of signals. Without verbena run there is no other way.
 
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <limits.h>
-#include <net/if.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <sys/sysmacros.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include "verbena.h"
-
-static const char dev_folder[] = "/dev/infiniband/";
-static const char sys_folder[] = "/sys/class/infiniband/";
 
 static bool begins(const char *path, const char *with)
 {
 	return strncmp(path, with, strlen(with)) == 0;
 }
 
-// is_character_device reports whether a path is that of one of our devices in /dev.
-static bool is_character_device(const char *path)
+// is_below reports whether a path is that of a folder, or of what is in it.
+static bool is_below(const char *path, const char *folder)
 {
-	return begins(path, dev_folder) && vb_find_device(NULL, path + strlen(dev_folder));
+	size_t length = strlen(folder);
+
+	return strncmp(path, folder, length) == 0 && (path[length] == '/' || path[length] == 0);
 }
 
-// gid_attribute stores what a file of an entry of the GID table holds.
-static int gid_attribute(struct ibv_context *context, uint32_t port, uint32_t index, const char *file, char *to, size_t size)
-{
-	struct ibv_gid_entry entry;
-	char name[IF_NAMESIZE] = "";
+static const char sys[] = "/sys";
 
-	if (_ibv_query_gid_ex(context, port, index, &entry, 0, sizeof entry))
-		return EINVAL; // as the kernel answers for an empty entry
-	if (strcmp(file, "gid_attrs/types") == 0) {
-		snprintf(to, size, "%s\n", entry.gid_type == IBV_GID_TYPE_ROCE_V2 ? "RoCE v2" : "IB/RoCE v1");
-	} else if (strcmp(file, "gid_attrs/ndevs") == 0) {
-		if (!if_indextoname(entry.ndev_ifindex, name))
-			return EINVAL;
-		snprintf(to, size, "%s\n", name);
-	} else if (strcmp(file, "gids") == 0) {
-		for (int i = 0; i < 16; i += 2)
-			snprintf(to + i / 2 * 5, size - i / 2 * 5, "%02x%02x%c", entry.gid.raw[i], entry.gid.raw[i + 1], i == 14 ? '\n' : ':');
-	} else {
-		return ENOENT;
-	}
-	return 0;
+// is_shown reports whether a path is that of a folder of devices in /sys, or of what is in it.
+static bool is_shown(const char *path)
+{
+	static const char *const folders[] = {
+		"/sys/class/infiniband", "/sys/class/infiniband_verbs", "/sys/devices/virtual/infiniband",
+		"/sys/devices/virtual/infiniband_verbs", "/sys/devices/virtual/verbena",
+	};
+	static const char interfaces[] = "/sys/class/net/";
+
+	if (!is_below(path, sys))
+		return false;
+	for (size_t i = 0; i < sizeof folders / sizeof *folders; i++)
+		if (is_below(path, folders[i]))
+			return true;
+	path = begins(path, interfaces) ? strchr(path + strlen(interfaces), '/') : NULL;
+	return path && is_below(path, "/device/infiniband");
 }
 
-// attribute stores what a file in /sys holds, of which path is the part after the device's name.
-static int attribute(struct ibv_context *context, const char *path, char *to, size_t size)
-{
-	char file[32];
-	unsigned int port, index;
-	struct ibv_port_attr attr;
+// Paths of the process's own tree and of that of verbena run, or NULL.
+static _Atomic(const char *) own_tree;
+static const char *given_tree;
 
-	if (strcmp(path, "node_type") == 0) {
-		snprintf(to, size, "1: CA\n");
-		return 0;
-	}
-	if (sscanf(path, "ports/%u/gids/%u", &port, &index) == 2)
-		return gid_attribute(context, port, index, "gids", to, size);
-	if (sscanf(path, "ports/%u/gid_attrs/%15[a-z]/%u", &port, to, &index) == 3) {
-		snprintf(file, sizeof file, "gid_attrs/%s", to);
-		return gid_attribute(context, port, index, file, to, size);
-	}
-	if (sscanf(path, "ports/%u/%31s", &port, file) != 2 || ibv_query_port(context, port, &attr))
-		return ENOENT;
-	if (strcmp(file, "state") == 0)
-		snprintf(to, size, "%d: %s\n", attr.state, attr.state == IBV_PORT_ACTIVE ? "ACTIVE" : "DOWN");
-	else if (strcmp(file, "link_layer") == 0)
-		snprintf(to, size, "%s\n", attr.link_layer == IBV_LINK_LAYER_ETHERNET ? "Ethernet" : "InfiniBand");
-	else
-		return ENOENT;
-	return 0;
+__attribute__((constructor)) static void take_given_tree(void)
+{
+	const char *path = getenv("VERBENA_FILES");
+
+	if (path && path[0] == '/')
+		given_tree = strdup(path); // the program may change its environment
 }
 
-// read_attribute stores what the file of that path holds. It returns -1 if the path is not of
-// our devices, and otherwise an errno.
-static int read_attribute(const char *path, char *to, size_t size)
+static void make_own_tree(void)
 {
-	char name[IBV_SYSFS_NAME_MAX];
-	const char *end;
-	struct vb_device *device;
-	int error;
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	static char path[PATH_MAX];
 
-	if (!begins(path, sys_folder))
-		return -1;
-	path += strlen(sys_folder);
-	end = strchr(path, '/');
-	if (!end || end - path >= (ptrdiff_t)sizeof name)
-		return -1;
-	snprintf(name, sizeof name, "%.*s", (int)(end - path), path);
-	device = vb_find_device(name, NULL);
-	if (!device)
-		return -1;
-	error = vb_share(device);
-	return error ? error : attribute(device->context, end + 1, to, size);
+	pthread_mutex_lock(&lock);
+	if (!own_tree && !vb_ready() && !vb.files(path, sizeof path))
+		own_tree = path;
+	pthread_mutex_unlock(&lock);
 }
 
-// is_replaced reports whether a path can be of our devices. The C library's function was called before,
-// and returned a negative result if it failed. So the kernel has checked the path's address, unless it
-// was other arguments that it refused.
-static bool is_replaced(const char *path, int result)
+// tree returns NULL if there is none.
+static const char *tree(void)
 {
-	return vb_state == VB_READY && !(result < 0 && (errno == EFAULT || errno == EINVAL || errno == ENOMEM)) && path[0] == '/';
+	if (!own_tree && (vb_state == VB_READY || !given_tree && vb_state == VB_UNLOADED && !vb_load()))
+		make_own_tree();
+	return own_tree ? own_tree : given_tree;
 }
 
-// open_file returns a descriptor for the file of a path: -2 if it is not of our devices, -1 with
-// errno set if it cannot be opened.
-static int open_file(const char *path, int flags)
+// is_replaced reports whether the path of a call is in the tree. The C library's function was called
+// before, and set errno if it failed. So the kernel has checked the path's address, unless it was other
+// arguments that it refused.
+static __attribute__((noinline)) bool is_replaced(const char *path, bool failed)
 {
-	char content[128];
-	int error, fd;
+	int error = errno;
+	bool is = path && !(failed && (error == EFAULT || error == EINVAL || error == ENOMEM)) && is_shown(path) && tree();
 
-	error = read_attribute(path, content, sizeof content);
-	if (error < 0)
-		return -2;
-	if (!error && (flags & O_ACCMODE) != O_RDONLY)
-		error = EACCES;
-	if (error) {
-		errno = error;
-		return -1;
+	errno = error;
+	return is;
+}
+
+// MOVE replaces a path, for which is_replaced is true, by that in the tree.
+#define MOVE(path) \
+	const char *in = tree(); \
+	char moved[strlen(in) + strlen(path) + 1]; \
+	stpcpy(stpcpy(moved, in), path + strlen(sys)); \
+	path = moved
+
+// shown_path replaces a path in the tree, in place, by that in /sys.
+static char *shown_path(char *path)
+{
+	const char *trees[] = {own_tree, given_tree};
+
+	for (int i = 0; path && i < 2; i++)
+		if (trees[i] && is_below(path, trees[i])) {
+			const char *end = path + strlen(trees[i]);
+
+			memmove(path + strlen(sys), end, strlen(end) + 1);
+			memcpy(path, sys, strlen(sys));
+			break;
+		}
+	return path;
+}
+
+// refresh is called when a file is opened. If it is a counter of our devices, its value is updated.
+static void refresh(int fd)
+{
+	static _Atomic dev_t own_device;
+	const char *own = own_tree;
+	char link[32], path[PATH_MAX];
+	struct stat st;
+	ssize_t length;
+	int error = errno;
+
+	if (!own || vb_state != VB_READY)
+		return;
+	if (!own_device && !stat(own, &st))
+		own_device = st.st_dev;
+	if (!fstat(fd, &st) && st.st_dev == own_device) {
+		snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+		length = readlink(link, path, sizeof path - 1);
+		path[length < 0 ? 0 : length] = 0;
+		if (is_below(path, own) && strstr(path + strlen(own), "counters/") && !vb_ready())
+			vb.refresh(path);
 	}
-	fd = memfd_create("verbena", flags & O_CLOEXEC ? MFD_CLOEXEC : 0);
-	if (fd >= 0 && (write(fd, content, strlen(content)) < 0 || lseek(fd, 0, SEEK_SET) < 0)) {
-		close(fd);
-		fd = -1;
-	}
-	return fd;
+	errno = error;
 }
 
 // NEXT declares a pointer to the function that the program would call without this library.
-#define NEXT(result, name, ...) \
-	static _Atomic(result (*)(__VA_ARGS__)) next; \
-	if (!next) \
-		next = (result (*)(__VA_ARGS__))dlsym(RTLD_NEXT, #name)
+#define NEXT(name, failure) \
+	static _Atomic(__typeof__(&name)) function; \
+	__typeof__(&name) next = function; \
+	if (!next && !(function = next = (__typeof__(next))dlsym(RTLD_NEXT, #name))) { \
+		errno = ENOSYS; \
+		return failure; \
+	} \
+	int before = errno
 
-// mode_of returns the third argument of open, which is there if a file is to be made.
-static mode_t mode_of(int flags, va_list arguments)
+// REPLACED defines a function with a parameter "path". undo is for what it returned for the program's path.
+#define REPLACED(type, failure, undo, name, parameters, ...) \
+	VB_EXPORT type name parameters \
+	{ \
+		NEXT(name, failure); \
+		type result = next(__VA_ARGS__); \
+		if (!is_replaced(path, result == failure)) \
+			return result; \
+		if (result != failure) \
+			undo; \
+		MOVE(path); \
+		errno = before; \
+		return next(__VA_ARGS__); \
+	}
+
+#define INTEGER(name, parameters, ...) REPLACED(int, -1, (void)0, name, parameters, __VA_ARGS__)
+#define SIZE(name, parameters, ...) REPLACED(ssize_t, -1, (void)0, name, parameters, __VA_ARGS__)
+
+INTEGER(lstat, (const char *path, struct stat *to), path, to)
+INTEGER(lstat64, (const char *path, struct stat64 *to), path, to)
+INTEGER(fstatat, (int folder, const char *path, struct stat *to, int flags), folder, path, to, flags)
+INTEGER(fstatat64, (int folder, const char *path, struct stat64 *to, int flags), folder, path, to, flags)
+INTEGER(statx, (int folder, const char *path, int flags, unsigned int mask, struct statx *to), folder, path, flags, mask, to)
+INTEGER(statfs, (const char *path, struct statfs *to), path, to)
+INTEGER(statfs64, (const char *path, struct statfs64 *to), path, to)
+INTEGER(statvfs, (const char *path, struct statvfs *to), path, to)
+INTEGER(statvfs64, (const char *path, struct statvfs64 *to), path, to)
+INTEGER(eaccess, (const char *path, int mode), path, mode)
+INTEGER(euidaccess, (const char *path, int mode), path, mode)
+INTEGER(faccessat, (int folder, const char *path, int mode, int flags), folder, path, mode, flags)
+INTEGER(chdir, (const char *path), path)
+SIZE(readlink, (const char *path, char *to, size_t size), path, to, size)
+SIZE(readlinkat, (int folder, const char *path, char *to, size_t size), folder, path, to, size)
+SIZE(getxattr, (const char *path, const char *name, void *to, size_t size), path, name, to, size)
+SIZE(lgetxattr, (const char *path, const char *name, void *to, size_t size), path, name, to, size)
+SIZE(listxattr, (const char *path, char *to, size_t size), path, to, size)
+SIZE(llistxattr, (const char *path, char *to, size_t size), path, to, size)
+REPLACED(DIR *, NULL, closedir(result), opendir, (const char *path), path)
+
+// Functions that no header has: those of programs that were built before glibc 2.33, and with _FORTIFY_SOURCE.
+#define OLD_STAT(name, type) \
+	int name(int version, const char *path, struct type *to); \
+	INTEGER(name, (int version, const char *path, struct type *to), version, path, to)
+#define OLD_STAT_AT(name, type) \
+	int name(int version, int folder, const char *path, struct type *to, int flags); \
+	INTEGER(name, (int version, int folder, const char *path, struct type *to, int flags), version, folder, path, to, flags)
+
+OLD_STAT(__xstat, stat)
+OLD_STAT(__xstat64, stat64)
+OLD_STAT(__lxstat, stat)
+OLD_STAT(__lxstat64, stat64)
+OLD_STAT_AT(__fxstatat, stat)
+OLD_STAT_AT(__fxstatat64, stat64)
+
+ssize_t __readlink_chk(const char *path, char *to, size_t size, size_t room);
+SIZE(__readlink_chk, (const char *path, char *to, size_t size, size_t room), path, to, size, room)
+ssize_t __readlinkat_chk(int folder, const char *path, char *to, size_t size, size_t room);
+SIZE(__readlinkat_chk, (int folder, const char *path, char *to, size_t size, size_t room), folder, path, to, size, room)
+
+// is_character_device reports whether a path is that of one of our devices in /dev.
+static bool is_character_device(const char *path)
 {
-	return flags & O_CREAT || (flags & O_TMPFILE) == O_TMPFILE ? va_arg(arguments, mode_t) : 0;
+	static const char folder[] = "/dev/infiniband/";
+
+	return begins(path, folder) && vb_find_device(NULL, path + strlen(folder));
 }
 
-// instead returns the descriptor for a file of our devices in place of the one that the C library
-// opened. errno stays what it was if the file is none of them.
-static int instead(const char *path, int flags, int opened)
+// is_device is is_replaced for the paths of character devices.
+static __attribute__((noinline)) bool is_device(const char *path, bool failed)
 {
-	int before = errno, fd = is_replaced(path, opened) ? open_file(path, flags) : -2;
+	int error = errno;
+	bool is = vb_state == VB_READY && path && !(failed && (error == EFAULT || error == EINVAL || error == ENOMEM)) && is_character_device(path);
 
-	if (fd == -2) {
-		errno = before;
-		return opened;
-	}
-	if (opened >= 0)
-		close(opened);
-	return fd;
+	errno = error;
+	return is;
 }
-
-#define OPEN(name) \
-	VB_EXPORT int name(const char *path, int flags, ...) \
-	{ \
-		NEXT(int, name, const char *, int, ...); \
-		va_list arguments; \
-		va_start(arguments, flags); \
-		mode_t mode = mode_of(flags, arguments); \
-		va_end(arguments); \
-		return instead(path, flags, next(path, flags, mode)); \
-	}
-
-OPEN(open)
-OPEN(open64)
-
-#define OPENAT(name) \
-	VB_EXPORT int name(int folder, const char *path, int flags, ...) \
-	{ \
-		NEXT(int, name, int, const char *, int, ...); \
-		va_list arguments; \
-		va_start(arguments, flags); \
-		mode_t mode = mode_of(flags, arguments); \
-		va_end(arguments); \
-		return instead(path, flags, next(folder, path, flags, mode)); \
-	}
-
-OPENAT(openat)
-OPENAT(openat64)
-
-#define FOPEN(name) \
-	VB_EXPORT FILE *name(const char *path, const char *mode) \
-	{ \
-		NEXT(FILE *, name, const char *, const char *); \
-		FILE *opened = next(path, mode); \
-		int before = errno, fd = -2; \
-		if (is_replaced(path, opened ? 0 : -1)) \
-			fd = open_file(path, mode[0] == 'r' && !strchr(mode, '+') ? O_RDONLY : O_RDWR); \
-		if (fd == -2) { \
-			errno = before; \
-			return opened; \
-		} \
-		if (opened) \
-			fclose(opened); \
-		return fd < 0 ? NULL : fdopen(fd, "r"); \
-	}
-
-FOPEN(fopen)
-FOPEN(fopen64)
 
 VB_EXPORT int access(const char *path, int mode)
 {
-	NEXT(int, access, const char *, int);
-	char content[128];
-	int result = next(path, mode), before = errno, error;
+	NEXT(access, -1);
+	int result = next(path, mode);
 
-	if (!is_replaced(path, result))
-		return result;
-	if (is_character_device(path)) {
-		error = 0;
-	} else {
-		error = read_attribute(path, content, sizeof content);
-		if (!error && mode & (W_OK | X_OK))
-			error = EACCES;
+	if (is_device(path, result < 0)) {
+		errno = before;
+		return 0;
 	}
-	errno = error > 0 ? error : before;
-	return error < 0 ? result : error ? -1 : 0;
+	if (!is_replaced(path, result < 0))
+		return result;
+	MOVE(path);
+	errno = before;
+	return next(path, mode);
 }
 
 // The major number of uverbs devices.
@@ -239,19 +260,273 @@ VB_EXPORT int access(const char *path, int mode)
 #define STAT(name, type) \
 	VB_EXPORT int name(const char *path, struct type *to) \
 	{ \
-		NEXT(int, name, const char *, struct type *); \
+		NEXT(name, -1); \
 		int result = next(path, to); \
-		if (!is_replaced(path, result) || !is_character_device(path) || next("/", to)) \
+		if (is_device(path, result < 0) && !next("/", to)) { \
+			memset(to, 0, sizeof *to); \
+			to->st_mode = S_IFCHR | 0666; \
+			to->st_rdev = makedev(UVERBS_MAJOR, 192); \
+			to->st_nlink = 1; \
+			errno = before; \
+			return 0; \
+		} \
+		if (!is_replaced(path, result < 0)) \
 			return result; \
-		memset(to, 0, sizeof *to); \
-		to->st_mode = S_IFCHR | 0666; \
-		to->st_rdev = makedev(UVERBS_MAJOR, 192); \
-		to->st_nlink = 1; \
-		return 0; \
+		MOVE(path); \
+		errno = before; \
+		return next(path, to); \
 	}
 
 STAT(stat, stat)
 STAT(stat64, stat64)
+
+// OPENED ends a function that opens a file. call is the C library's function, which takes the path.
+#define OPENED(call) \
+	int result = call; \
+	if (is_replaced(path, result < 0)) { \
+		if (result >= 0) \
+			close(result); \
+		if (flags & O_CREAT || (flags & O_ACCMODE) != O_RDONLY) { \
+			errno = EACCES; \
+			return -1; \
+		} \
+		MOVE(path); \
+		errno = before; \
+		result = call; \
+	} \
+	if (result >= 0) \
+		refresh(result); \
+	return result
+
+// MODE declares the last argument of open, which is there if a file is to be made.
+#define MODE() \
+	va_list arguments; \
+	va_start(arguments, flags); \
+	mode_t mode = flags & O_CREAT || (flags & O_TMPFILE) == O_TMPFILE ? va_arg(arguments, mode_t) : 0; \
+	va_end(arguments)
+
+#define OPEN(name) \
+	VB_EXPORT int name(const char *path, int flags, ...) \
+	{ \
+		NEXT(name, -1); \
+		MODE(); \
+		OPENED(next(path, flags, mode)); \
+	}
+#define OPENAT(name) \
+	VB_EXPORT int name(int folder, const char *path, int flags, ...) \
+	{ \
+		NEXT(name, -1); \
+		MODE(); \
+		OPENED(next(folder, path, flags, mode)); \
+	}
+#define OPEN_2(name) \
+	int name(const char *path, int flags); \
+	VB_EXPORT int name(const char *path, int flags) \
+	{ \
+		NEXT(name, -1); \
+		OPENED(next(path, flags)); \
+	}
+#define OPENAT_2(name) \
+	int name(int folder, const char *path, int flags); \
+	VB_EXPORT int name(int folder, const char *path, int flags) \
+	{ \
+		NEXT(name, -1); \
+		OPENED(next(folder, path, flags)); \
+	}
+
+OPEN(open)
+OPEN(open64)
+OPENAT(openat)
+OPENAT(openat64)
+OPEN_2(__open_2)
+OPEN_2(__open64_2)
+OPENAT_2(__openat_2)
+OPENAT_2(__openat64_2)
+
+#define FOPEN(name) \
+	VB_EXPORT FILE *name(const char *path, const char *mode) \
+	{ \
+		NEXT(name, NULL); \
+		FILE *result = next(path, mode); \
+		if (is_replaced(path, !result)) { \
+			if (result) \
+				fclose(result); \
+			if (mode[0] != 'r' || strchr(mode, '+')) \
+				return vb_fail(EACCES); \
+			MOVE(path); \
+			errno = before; \
+			result = next(path, mode); \
+		} \
+		if (result) \
+			refresh(fileno(result)); \
+		return result; \
+	}
+
+FOPEN(fopen)
+FOPEN(fopen64)
+
+// The functions below look at the path themselves, so a wrong address ends the process with or without
+// this library.
+
+#define SCANDIR(name, type) \
+	VB_EXPORT int name(const char *path, struct type ***list, int (*filter)(const struct type *), int (*compare)(const struct type **, const struct type **)) \
+	{ \
+		NEXT(name, -1); \
+		int result = next(path, list, filter, compare); \
+		if (!is_replaced(path, result < 0)) \
+			return result; \
+		for (int i = 0; i < result; i++) \
+			free((*list)[i]); \
+		if (result >= 0) \
+			free(*list); \
+		MOVE(path); \
+		errno = before; \
+		return next(path, list, filter, compare); \
+	}
+
+SCANDIR(scandir, dirent)
+SCANDIR(scandir64, dirent64)
+
+static void close_folder(void *folder)
+{
+	closedir(folder);
+}
+
+// The C library calls its own functions for a pattern, unless it is given others.
+#define GLOB(name, type, entry, status) \
+	VB_EXPORT int name(const char *path, int flags, int (*failed)(const char *, int), type *list) \
+	{ \
+		NEXT(name, GLOB_ABORTED); \
+		if (!(flags & GLOB_ALTDIRFUNC) && begins(path, sys)) { \
+			flags |= GLOB_ALTDIRFUNC; \
+			list->gl_opendir = (void *(*)(const char *))opendir; \
+			list->gl_readdir = (struct entry *(*)(void *))readdir##status; \
+			list->gl_closedir = close_folder; \
+			list->gl_stat = stat##status; \
+			list->gl_lstat = lstat##status; \
+		} \
+		errno = before; \
+		return next(path, flags, failed, list); \
+	}
+
+GLOB(glob, glob_t, dirent, )
+GLOB(glob64, glob64_t, dirent64, 64)
+
+#define RESOLVED(name, parameters, own, ...) \
+	VB_EXPORT char *name parameters \
+	{ \
+		NEXT(name, NULL); \
+		char *result = next(__VA_ARGS__); \
+		if (is_replaced(path, !result)) { \
+			if (result && (own)) \
+				free(result); \
+			MOVE(path); \
+			errno = before; \
+			result = next(__VA_ARGS__); \
+		} \
+		return shown_path(result); \
+	}
+
+RESOLVED(realpath, (const char *path, char *to), !to, path, to)
+RESOLVED(canonicalize_file_name, (const char *path), true, path)
+char *__realpath_chk(const char *path, char *to, size_t room);
+RESOLVED(__realpath_chk, (const char *path, char *to, size_t room), !to, path, to, room)
+
+VB_EXPORT char *getcwd(char *to, size_t size)
+{
+	NEXT(getcwd, NULL);
+	(void)before;
+	return shown_path(next(to, size));
+}
+
+char *__getcwd_chk(char *to, size_t size, size_t room);
+VB_EXPORT char *__getcwd_chk(char *to, size_t size, size_t room)
+{
+	NEXT(__getcwd_chk, NULL);
+	(void)before;
+	return shown_path(next(to, size, room));
+}
+
+static int open_folder(int in, const char *name)
+{
+	return syscall(SYS_openat, in, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+}
+
+// empty removes what is in a folder, without following links, and closes the descriptor. As a signal
+// handler may call _exit, it uses system calls only.
+static void empty(int folder)
+{
+	char entries[1024] __attribute__((aligned(8)));
+	ssize_t length;
+	bool removed;
+
+	do {
+		removed = false;
+		lseek(folder, 0, SEEK_SET);
+		while ((length = syscall(SYS_getdents64, folder, entries, sizeof entries)) > 0)
+			for (ssize_t at = 0; at < length; at += ((struct dirent64 *)(entries + at))->d_reclen) {
+				const char *name = ((struct dirent64 *)(entries + at))->d_name;
+
+				if (!strcmp(name, ".") || !strcmp(name, ".."))
+					continue;
+				if (unlinkat(folder, name, 0) && errno == EISDIR) {
+					int inner = open_folder(folder, name);
+
+					if (inner >= 0)
+						empty(inner);
+					if (unlinkat(folder, name, AT_REMOVEDIR))
+						continue;
+				}
+				removed = true;
+			}
+	} while (removed); // what is removed can make the kernel skip entries
+	close(folder);
+}
+
+// remove_tree removes a tree if this process has made it, or verbena run, whose process this was. Its
+// name begins with the PID (package sysfs). In other folders nothing is touched.
+static void remove_tree(const char *path)
+{
+	static const char *const parts[] = {"class", "devices"}, prefix[] = "verbena-files-";
+	const char *name = path ? strrchr(path, '/') : NULL;
+	struct stat st;
+
+	if (!name || !begins(name + 1, prefix) || strtol(name + 1 + strlen(prefix), NULL, 10) != getpid())
+		return;
+	int root = open_folder(AT_FDCWD, path);
+
+	if (root < 0)
+		return;
+	if (!fstat(root, &st) && st.st_uid == geteuid() && (st.st_mode & 07777) == 0700) {
+		for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+			int part = open_folder(root, parts[i]);
+
+			if (part >= 0)
+				empty(part);
+			unlinkat(root, parts[i], part < 0 ? 0 : AT_REMOVEDIR);
+		}
+		rmdir(path);
+	}
+	close(root);
+}
+
+__attribute__((destructor)) static void remove_trees(void)
+{
+	remove_tree(own_tree);
+	remove_tree(given_tree);
+}
+
+// Some programs, such as the shell dash, end without calling exit.
+#define EXIT(name) \
+	VB_EXPORT __attribute__((noreturn)) void name(int status) \
+	{ \
+		remove_trees(); \
+		syscall(SYS_exit_group, status); \
+		__builtin_unreachable(); \
+	}
+
+EXIT(_exit)
+EXIT(_Exit)
 
 // No header has the two functions below any more. Programs declare them.
 

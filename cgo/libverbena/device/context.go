@@ -18,6 +18,7 @@ import (
 	"unsafe"
 
 	"github.com/verbena-rdma/verbena/cgo/internal/abi"
+	"github.com/verbena-rdma/verbena/internal/sysfs"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -256,10 +257,6 @@ func vd_query_device(handle C.uint32_t, to *C.struct_ibv_device_attr_ex) C.int {
 	return 0
 }
 
-// gidTable is the size of the smallest GID table that a port reports. As on adapters, entries may
-// be empty.
-const gidTable = 16
-
 // What ports report of a link that is up, and whose speed is not known: four lanes of 2.5 Gbit/s
 // (IBTA 14.2.5.6).
 const (
@@ -280,7 +277,7 @@ func vd_query_port(handle, port C.uint32_t, to *C.struct_ibv_port_attr) C.int {
 	}
 	*to = C.struct_ibv_port_attr{
 		state: C.enum_ibv_port_state(a.State), max_mtu: C.enum_ibv_mtu(abi.MTUCode(a.MaxMTU)),
-		active_mtu: C.enum_ibv_mtu(abi.MTUCode(a.ActiveMTU)), gid_tbl_len: C.int(max(a.GIDTable, gidTable)),
+		active_mtu: C.enum_ibv_mtu(abi.MTUCode(a.ActiveMTU)), gid_tbl_len: C.int(max(a.GIDTable, sysfs.GIDTable)),
 		port_cap_flags: C.IBV_PORT_CM_SUP | C.IBV_PORT_IP_BASED_GIDS, max_msg_sz: C.uint32_t(c.device.attr.MaxMessage),
 		pkey_tbl_len: 1, lid: C.uint16_t(a.LID), max_vl_num: 1, active_width: fourLanes, active_speed: singleRate,
 		phys_state: linkUp, link_layer: C.uint8_t(a.LinkLayer), flags: C.IBV_QPF_GRH_REQUIRED,

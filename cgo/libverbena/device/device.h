@@ -101,6 +101,10 @@ struct vd_cm_route {
 	F(int, query_port, (uint32_t context, uint32_t port, struct ibv_port_attr *attr)) \
 	/* query_gids stores at most max entries of a port, and how many there are. */ \
 	F(int, query_gids, (uint32_t context, uint32_t port, struct ibv_gid_entry *entries, size_t max, size_t *count)) \
+	/* files stores the path of the folder that shows the devices as /sys would, and makes it at the first call. */ \
+	F(int, files, (char *path, size_t size)) \
+	/* refresh updates the counters of the device that has this file. */ \
+	F(int, refresh, (const char *path)) \
 	F(int, alloc_pd, (uint32_t context, uint32_t *handle)) \
 	F(int, reg_mr, (uint32_t pd, void *addr, size_t length, uint64_t iova, uint32_t access, struct vd_new_object *made)) \
 	/* rereg_mr changes what flags of IBV_REREG_MR_... name. The keys stay. */ \

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"unsafe"
 
+	"github.com/verbena-rdma/verbena/internal/sysfs"
 	"github.com/verbena-rdma/verbena/soft"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -33,26 +34,34 @@ var opened struct {
 // openNamed opens a device, or returns the one that is open under its name. specification is
 // the name with options.
 func openNamed(name, specification string) (*openDevice, error) {
+	d, isNew, err := openOnce(name, specification)
+	if isNew {
+		d.showFiles()
+	}
+	return d, err
+}
+
+func openOnce(name, specification string) (d *openDevice, isNew bool, err error) {
 	opened.Lock()
 	defer opened.Unlock()
 	if d := opened.devices[name]; d != nil {
-		return d, nil
+		return d, false, nil
 	}
 	dev, err := soft.Driver{Log: logger()}.Open(specification)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	attr, err := dev.Query()
 	if err != nil {
 		_ = dev.Close()
-		return nil, err
+		return nil, false, err
 	}
 	if opened.devices == nil {
 		opened.devices = make(map[string]*openDevice)
 	}
-	d := &openDevice{Device: dev, name: name, attr: attr}
+	d = &openDevice{Device: dev, name: name, attr: attr}
 	opened.devices[name] = d
-	return d, nil
+	return d, true, nil
 }
 
 // listDevices returns the devices that programs are shown, with the names that they see.
@@ -61,21 +70,9 @@ func listDevices() ([]verbs.DeviceInfo, error) {
 		return namedDevices()
 	}
 	list, err := soft.Driver{}.Devices()
-	shown := make(map[string]int)
-	for _, info := range list {
-		shown[withoutDashes(info.Name)]++
-	}
-	for i, info := range list {
-		if name := withoutDashes(info.Name); shown[name] == 1 {
-			list[i].Name = name
-		}
-	}
+	sysfs.ShowNames(list)
 	return list, err
 }
-
-// withoutDashes returns the name of a device as programs see it. libfabric and others take a dash for
-// the beginning of something else; no device of the kernel's drivers has one.
-func withoutDashes(name string) string { return strings.ReplaceAll(name, "-", "_") }
 
 func devicesAreNamed() bool { return strings.TrimSpace(os.Getenv("VERBENA_DEVICES")) != "" }
 
@@ -94,7 +91,7 @@ func openAll(names string) (list []verbs.DeviceInfo, err error) {
 	seen := make(map[string]bool)
 	for _, specification := range strings.Fields(names) {
 		name, _, _ := strings.Cut(specification, "?")
-		name = withoutDashes(name)
+		name = sysfs.WithoutDashes(name)
 		if len(name) >= C.IBV_SYSFS_NAME_MAX {
 			return nil, fmt.Errorf("the name %q has more than %d characters", name, C.IBV_SYSFS_NAME_MAX-1)
 		}

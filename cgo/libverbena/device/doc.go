@@ -27,6 +27,7 @@
 //     takes. Without it there is one device for every network interface that is up.
 //   - VERBENA_LOG is a level of package zerolog, such as "info". Devices then log to standard
 //     error, and so does each call that is refused, with the reason, which an errno lacks.
+//   - VERBENA_FILES is the folder that verbena run has made of the devices in /sys.
 package main
 
 // Buildmode c-shared wants a main function, and does not call it.

@@ -123,7 +123,8 @@ func (s *scene) bare(args ...string) *exec.Cmd {
 			cmd.Env = append(cmd.Env, v)
 		}
 	}
-	cmd.Env = append(cmd.Env, asProgram+"=1")
+	// The library of these tests does not remove the files of devices.
+	cmd.Env = append(cmd.Env, asProgram+"=1", "XDG_RUNTIME_DIR="+s.folder)
 	return cmd
 }
 

@@ -2,6 +2,7 @@ package preload
 
 import (
 	"debug/elf"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -11,7 +12,10 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/verbena-rdma/verbena/internal/sysfs"
 	"github.com/verbena-rdma/verbena/internal/version"
+	"github.com/verbena-rdma/verbena/soft"
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 const (
@@ -87,10 +91,49 @@ func (o *options) start(stderr io.Writer) error {
 	} else {
 		say("%s is not set: all software devices", devicesVariable)
 	}
+	tree, err := showDevices(devices)
+	if err == nil {
+		env = setenv(env, sysfs.Variable, tree.Path())
+		say("%s=%s", sysfs.Variable, tree.Path())
+	} else {
+		say("the program does not see the devices in /sys before it uses one: %v", err)
+	}
 
 	// The program inherits signals that are ignored, and those that the tool handles as they were.
 	signal.Reset(os.Interrupt, syscall.SIGTERM)
-	return refuse("run %s: %w", path, syscall.Exec(path, o.command, env))
+	err = refuse("run %s: %w", path, syscall.Exec(path, o.command, env))
+	if tree != nil {
+		err = errors.Join(err, tree.Remove())
+	}
+	return err
+}
+
+// showDevices writes what programs see of devices in /sys. Without specifications it shows all devices.
+func showDevices(specifications []string) (*sysfs.Tree, error) {
+	infos, err := soft.Driver{}.Devices()
+	if err != nil {
+		return nil, err
+	}
+	if len(specifications) > 0 {
+		infos = nil
+	}
+	for _, specification := range specifications {
+		name, _, _ := strings.Cut(specification, "?")
+		infos = append(infos, verbs.DeviceInfo{Name: name})
+	}
+	var list []sysfs.Device
+	for i, info := range infos {
+		d, err := soft.Driver{}.Describe(info.Name)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, sysfs.Device{Number: i, Description: sysfs.Description(d)})
+	}
+	sysfs.ShowNames(infos)
+	for i, info := range infos {
+		list[i].Name = info.Name
+	}
+	return sysfs.Make(list)
 }
 
 // replacements returns the folders that have libverbena.so under the names of these libraries. If an
