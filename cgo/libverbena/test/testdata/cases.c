@@ -1315,6 +1315,122 @@ static void exit_in_handler(void)
 	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 3);
 }
 
+// stream is a thread that sends messages from a to b until it is told to stop.
+struct stream {
+	pthread_t thread;
+	struct end a, b;
+	_Atomic bool *stop;
+};
+
+static void *keep_sending(void *given)
+{
+	struct stream *s = given;
+
+	while (!*s->stop)
+		exchange(&s->a, &s->b);
+	return NULL;
+}
+
+static int children_pipe[2];
+
+static void tell_parent(void)
+{
+	CHECK(write(children_pipe[1], "x", 1) == 1);
+}
+
+static void ignore_signal(int number) { (void)number; }
+
+// be_child does what a child may do, for which it calls no verbs, and ends in one of five ways.
+static void be_child(char *page, size_t size, int way)
+{
+	struct sigaction action = {.sa_handler = ignore_signal};
+	char path[] = "/tmp/verbena-test-XXXXXX", text[64];
+
+	memset(page, 'c', size / 4); // before and behind the region
+	memset(page + size / 4 * 3, 'c', size / 4);
+	CHECK(page[size / 2] == 'p');
+	for (int i = 1; i < 1000; i++) {
+		char *memory = malloc(i * 100);
+
+		CHECK(memory);
+		memset(memory, i, i * 100);
+		free(memory);
+	}
+	int fd = mkstemp(path);
+
+	CHECK(fd >= 0 && write(fd, page, size) == (ssize_t)size && !close(fd) && !unlink(path));
+	FILE *state = fopen("/sys/class/infiniband/soft_lo/ports/1/state", "r");
+
+	CHECK(state && fgets(text, sizeof text, state) && !strcmp(text, "4: ACTIVE\n") && !fclose(state));
+	CHECK(!sigaction(SIGUSR2, &action, NULL) && !raise(SIGUSR2));
+	pid_t grandchild = fork();
+
+	if (!grandchild)
+		_exit(0);
+	wait_for(grandchild);
+	switch (way) {
+	case 0:
+		exit(70); // with handlers
+	case 1:
+		_exit(71);
+	case 2:
+		pthread_exit(NULL); // as the last thread, so with handlers too
+	case 3:
+		raise(SIGUSR1);
+		break;
+	default:
+		*(volatile int *)8 = 0;
+	}
+}
+
+// A child that uses no verbs runs for as long as it likes, while the parent uses them in other threads.
+static void children_work(void)
+{
+	struct ibv_context *context = open_first();
+	static const int codes[] = {70, 71, 0};
+	struct stream streams[2];
+	_Atomic bool stop = false;
+	size_t size = sysconf(_SC_PAGESIZE);
+	char *page = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), ends[64];
+
+	CHECK(page != MAP_FAILED && !pipe(children_pipe) && !access("/sys/class/infiniband/soft_lo", F_OK));
+	memset(page, 'p', size);
+	for (int i = 0; i < 2; i++) {
+		streams[i] = (struct stream){.a = open_end(context, NULL, false), .b = open_end(context, NULL, false), .stop = &stop};
+		connect_ends(&streams[i].a, &streams[i].b);
+	}
+	struct ibv_mr *mr = ibv_reg_mr(streams[0].a.pd, page + size / 4, size / 2, IBV_ACCESS_LOCAL_WRITE);
+
+	CHECK(mr);
+	atexit(tell_parent);
+	for (int i = 0; i < 2; i++)
+		CHECK(!pthread_create(&streams[i].thread, NULL, keep_sending, &streams[i]));
+	for (int i = 0; i < 20; i++) {
+		pid_t child = fork();
+		int status;
+
+		CHECK(child >= 0);
+		if (!child)
+			be_child(page, size, i % 5);
+		CHECK(waitpid(child, &status, 0) == child);
+		if (i % 5 < 3)
+			CHECK(WIFEXITED(status) && WEXITSTATUS(status) == codes[i % 5]);
+		else
+			CHECK(WIFSIGNALED(status) && WTERMSIG(status) == (i % 5 == 3 ? SIGUSR1 : SIGSEGV));
+	}
+	stop = true;
+	for (int i = 0; i < 2; i++)
+		CHECK(!pthread_join(streams[i].thread, NULL));
+	CHECK(read(children_pipe[0], ends, sizeof ends) == 8 && page[0] == 'p' && page[size - 1] == 'p');
+	CHECK(!access("/sys/class/infiniband/soft_lo", F_OK)); // no child has removed it
+	CHECK(!ibv_dereg_mr(mr));
+	for (int i = 0; i < 2; i++) {
+		close_end(&streams[i].a, true);
+		close_end(&streams[i].b, true);
+	}
+	CHECK(!ibv_close_device(context));
+}
+
 // A forked child takes no events of its parent.
 static void fork_with_events(void)
 {
@@ -1708,7 +1824,7 @@ static const struct {
 	{"actions_of_children", actions_of_children}, {"actions_while_loading", actions_while_loading}, {"own_profiler", own_profiler},
 	{"default_actions", default_actions}, {"early_fault_handlers", early_fault_handlers}, {"fault_handlers", fault_handlers},
 	{"few_files", few_files}, {"few_threads", few_threads}, {"little_address_space", little_address_space}, {"no_more_files", no_more_files},
-	{"acknowledge", acknowledge}, {"arm_pending", arm_pending}, {"atomic_write", atomic_write}, {"atomic_write_length", atomic_write_length}, {"bad_request", bad_request}, {"busy", busy}, {"exchange", simple_exchange},
+	{"acknowledge", acknowledge}, {"arm_pending", arm_pending}, {"atomic_write", atomic_write}, {"atomic_write_length", atomic_write_length}, {"bad_request", bad_request}, {"busy", busy}, {"children_work", children_work}, {"exchange", simple_exchange},
 	{"exit_in_handler", exit_in_handler}, {"failed_opcodes", failed_opcodes}, {"fork_with_events", fork_with_events}, {"inline_nothing", inline_nothing},
 	{"interrupted_waits", interrupted_waits}, {"leak_in_group", leak_in_group}, {"signal_handlers", signal_handlers}, {"stale_handle", stale_handle},
 	{"fork_after_use", fork_after_use}, {"fork_before_use", fork_before_use}, {"killed", killed}, {"leak", leak}, {"limits", limits},

@@ -124,6 +124,7 @@ static void versions(void)
 	static const struct {
 		const char *library, *name, *version;
 	} functions[] = {
+		{"libibverbs.so", "ibv_get_device_list", "IBVERBS_1.1"}, {"librdmacm.so", "rdma_create_id", "RDMACM_1.0"},
 		{"libibverbs.so.1", "ibv_get_device_list", "IBVERBS_1.1"}, {"libibverbs.so.1", "ibv_create_comp_channel", "IBVERBS_1.0"},
 		{"libibverbs.so.1", "ibv_reg_mr_iova2", "IBVERBS_1.8"}, {"libibverbs.so.1", "ibv_query_ece", "IBVERBS_1.10"},
 		{"libibverbs.so.1", "ibv_reg_dmabuf_mr", "IBVERBS_1.12"}, {"librdmacm.so.1", "rdma_resolve_addr", "RDMACM_1.0"},
