@@ -469,11 +469,12 @@ static void empty(int folder)
 
 				if (!strcmp(name, ".") || !strcmp(name, ".."))
 					continue;
-				if (unlinkat(folder, name, 0) && errno == EISDIR) {
-					int inner = open_folder(folder, name);
+				if (unlinkat(folder, name, 0)) {
+					int inner = errno == EISDIR ? open_folder(folder, name) : -1;
 
-					if (inner >= 0)
-						empty(inner);
+					if (inner < 0)
+						continue;
+					empty(inner);
 					if (unlinkat(folder, name, AT_REMOVEDIR))
 						continue;
 				}
