@@ -18,7 +18,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Variable of the environment has the path of a tree for the program and its children.
+// Variable is the environment variable with the path of the tree of verbena run.
 const Variable = "VERBENA_FILES"
 
 // GIDTable is the size of the smallest GID table that a port reports. As on adapters, entries may
@@ -63,8 +63,8 @@ type Tree struct{ path string }
 // Path is the path of the folder that takes the place of /sys.
 func (t *Tree) Path() string { return t.path }
 
-// prefix begins the name of every tree. The process that made it, when it was started, and its
-// PID namespace follow. libverbena.so removes a tree when its process exits.
+// prefix begins the name of every tree. Behind it are the PID of the process that made the tree, when
+// the process was started, and its PID namespace. libverbena.so removes a tree when its process exits.
 const prefix = "verbena-files-"
 
 // Make makes a tree. It removes those of processes that were killed.

@@ -2,9 +2,8 @@
 # JSON for each. Arguments: the folder of the tests, the file, the module, and the arguments of
 # run_tests.py.
 #
-# The tests of rdmacm look for the device's network interface in sysfs, and fork after the device
-# was opened. Software devices are not in sysfs, and a process cannot use the library after its
-# parent has used it. For that module, the address comes from the environment variable ADDRESS,
+# The tests of rdmacm fork after the device was opened, and a process cannot use the library after
+# its parent has used it. For that module, the address comes from the environment variable ADDRESS,
 # and the device is opened only by the processes that the tests fork.
 
 import importlib.util
