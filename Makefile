@@ -8,6 +8,7 @@
 # make build    the programs, and the library for other languages, into bin/
 # make rig      the tests in the virtual machine with the kernel's RDMA stack; PARTS="rdma dma"
 #               chooses
+# make fabric   programs and test suites of others by verbena run; writes the table of docs/fabric.md
 # make soak     run a server and clients under faults for an hour; SOAK_TIME=10m is shorter
 # make bench    benchmarks
 # make help     lists all targets
@@ -21,7 +22,7 @@ TAGS = $(shell [ "`$(GO) env CGO_ENABLED`" = 1 ] && pkg-config --exists libibver
 COMMIT = $(shell git rev-parse HEAD 2>/dev/null)
 LDFLAGS = -X github.com/verbena-rdma/verbena/internal/version.commit=$(COMMIT)
 
-.PHONY: all build man install uninstall library demo samples test full rig matrix failures windows soak soak-tests attack fuzz bench bench-rig bench-peers bench-scp profile check setup clean help
+.PHONY: all build man install uninstall library demo samples test full rig matrix failures windows fabric soak soak-tests attack fuzz bench bench-rig bench-peers bench-scp profile check setup clean help
 
 all: build
 
@@ -95,6 +96,14 @@ failures: setup ## the errors that each end gets when a connection fails, in the
 windows: setup ## the result of each request about memory windows, in the virtual machine; the table goes to .build/windows.md
 	VERBENA_WINDOWS_FILE=$(CURDIR)/.build/windows.md \
 		$(GO) test -count=1 -tags "$(TAGS)" -timeout 30m -run TestRigWindows -v ./cgo/ibverbs
+
+# Results are kept in .build/fabric, so that a run that was ended goes on. ROWS="qemu|ucx.*" runs these suites
+# again. CAPTURE=1 keeps a capture of each test that fails.
+fabric: setup ## programs and test suites of others by verbena run, as root; writes the table of docs/fabric.md
+	@scripts/setup.sh full
+	@scripts/fabric.sh
+	VERBENA_FABRIC="$(CURDIR)/.build/fabric/results" VERBENA_FABRIC_ROWS="$(ROWS)" VERBENA_FABRIC_CAPTURE="$(CAPTURE)" \
+		$(GO) test -count=1 -timeout 6h -parallel 3 -run 'TestFabric$$' -v ./cgo/libverbena/test
 
 SOAK_TIME ?= 1h
 

@@ -29,6 +29,8 @@ qperf|qperf|this program on the library for other languages
 fio|fio|this program on the library for other languages
 tgtd|tgt|iSER on the library for other languages
 iscsi-inq|libiscsi-bin|iSER on the library for other languages
+dtest|dapl2-utils|uDAPL on the library for other languages
+qemu-system-x86_64|qemu-system-x86|migration by QEMU on the library for other languages
 valgrind|valgrind|programs under valgrind on the library for other languages
 mpicc|openmpi-bin libopenmpi-dev|MPI on the library for other languages
 aarch64-linux-gnu-gcc|gcc-aarch64-linux-gnu libc6-dev-arm64-cross|the library for other languages on arm64

@@ -33,7 +33,7 @@ func rdmacmTools() (rows []row) {
 		add("ucmatose -b HOST -p PORT"+options, "ucmatose -s HOST -p PORT"+options, "return status 0", options == "")
 	}
 	for _, options := range []string{"", " -c 5"} {
-		add("udaddy -b HOST"+options, "udaddy -s HOST"+options, "return status 0", options == "") // it has a port of its own
+		add("udaddy -b HOST"+options, "udaddy -s HOST"+options, "return status 0", options == "").lossless = unrepeated // it has a port of its own
 	}
 	add("cmtime -p PORT", "cmtime -s HOST -p PORT -c 20", "destroy", true).stays = true
 	add("rdma_server -p PORT", "rdma_client -s HOST -p PORT", "end 0", true)
@@ -49,7 +49,11 @@ func perftestCM() (rows []row) {
 	} {
 		program, _, _ := strings.Cut(options, " ")
 		command := options + " -d DEV -p PORT -n 200"
-		rows = append(rows, row{program: program, server: command, client: command + " HOST", prints: "#bytes", retries: true,
+		lossless := ""
+		if strings.Contains(options, "-c UD") {
+			lossless = unrepeated
+		}
+		rows = append(rows, row{program: program, server: command, client: command + " HOST", prints: "#bytes", retries: true, lossless: lossless,
 			short: options == "ib_send_lat -R" || options == "ib_write_bw -R"})
 	}
 	return rows

@@ -4,6 +4,7 @@ package test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -170,7 +171,7 @@ func (r *row) run(t *testing.T, p *place) (output string, err error) {
 // runOnce runs a pair of programs. It returns the client's output, and what went wrong.
 func (r *row) runOnce(t *testing.T, p *place) (string, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(r.limit, patience))
 	defer cancel()
 	port := freePort(t)
 	client, clientEnv := p.words(&p.client, r.client, port), p.environment(t, &p.client, r, port)

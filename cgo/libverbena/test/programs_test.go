@@ -16,24 +16,30 @@ import (
 // row is a pair of programs: a server and a client, or a client alone. DEV, HOST and PORT stand
 // for the device, the server's address, and a port.
 type row struct {
-	program string // or several; their Debian packages are in packages
-	server  string
-	client  string
-	env     []string
-	prints  string // a part of the client's output
-	short   bool   // it also runs in the short form, and in places that are short
-	retries bool   // the client fails before the server listens, which nothing shows
-	stays   bool   // the server does not end by itself
-	local   bool   // for processes of one machine only
-	apart   bool   // not on the loopback interface
-	cannot  string // why the client fails, which prints prints then
-	notRxe  string // why it is not run with rxe at an end, where it fails with rxe at both ends
+	program  string // or several; their Debian packages are in packages
+	server   string
+	client   string
+	env      []string
+	prints   string                    // a part of the client's output
+	short    bool                      // it also runs in the short form, and in places that are short
+	retries  bool                      // the client fails before the server listens, which nothing shows
+	stays    bool                      // the server does not end by itself
+	local    bool                      // for processes of one machine only
+	apart    bool                      // not on the loopback interface
+	cannot   string                    // why the client fails, which prints prints then
+	notRxe   string                    // why it is not run with rxe at an end, where it fails with rxe at both ends
+	lossless string                    // why it is not run where packets are lost
+	limit    time.Duration             // 0: patience
+	counts   func(output string) tally // what became of the tests that it runs; nil: it is one test
 }
+
+// unrepeated is why programs cannot work where packets are lost.
+const unrepeated = "waits for datagrams or unreliable messages that are lost"
 
 var packages = map[string]string{
 	"ibv_": "ibverbs-utils", "ib_": "perftest", "ucx_perftest": "ucx-utils", "rping": "rdmacm-utils", "ucmatose": "rdmacm-utils",
 	"udaddy": "rdmacm-utils", "cmtime": "rdmacm-utils", "rdma_": "rdmacm-utils", "fi_": "libfabric-bin", "mpicc": "openmpi-bin libopenmpi-dev",
-	"tgtd": "tgt", "iscsi-": "libiscsi-bin",
+	"tgtd": "tgt", "iscsi-": "libiscsi-bin", "dtest": "dapl2-utils", "qemu-system": "qemu-system-x86",
 }
 
 func packageOf(program string) string {
@@ -62,7 +68,11 @@ func verbsTools() (rows []row) {
 			if service == "srq" || service == "ud" {
 				command = strings.TrimSuffix(command, " -c")
 			}
-			rows = append(rows, row{program: program, server: command, client: command + " HOST", prints: "bytes in", short: service == "rc"})
+			lossless := ""
+			if service == "uc" || service == "ud" {
+				lossless = unrepeated
+			}
+			rows = append(rows, row{program: program, server: command, client: command + " HOST", prints: "bytes in", short: service == "rc", lossless: lossless})
 		}
 	}
 	return rows
@@ -73,7 +83,11 @@ func verbsTools() (rows []row) {
 func perftest() (rows []row) {
 	add := func(program, options string, short bool) {
 		command := fmt.Sprintf("%s -d DEV -p PORT %s", program, options)
-		rows = append(rows, row{program: program, server: command, client: command + " HOST", prints: "#bytes", short: short})
+		lossless := ""
+		if strings.Contains(options, "-c U") {
+			lossless = unrepeated
+		}
+		rows = append(rows, row{program: program, server: command, client: command + " HOST", prints: "#bytes", short: short, lossless: lossless})
 	}
 	for _, service := range []string{"RC", "UC", "UD"} {
 		amount := "-n 500"
@@ -187,7 +201,7 @@ func runPrograms(t *testing.T, lists ...[]*place) {
 	t.Helper()
 	plain.library(t) // before the time of the first row begins
 	var rows []row
-	for _, list := range [][]row{verbsTools(), rdmacmTools(), perftest(), perftestCM(), ucx(), qperf(), fio(), libfabric(), mpi(t), iser(t)} {
+	for _, list := range [][]row{verbsTools(), rdmacmTools(), perftest(), perftestCM(), ucx(), qperf(), fio(), libfabric(), mpi(t), iser(t), dapl(t, "dtestx", "dtestsrq"), migration(t), ucxLoopback()} {
 		rows = append(rows, list...)
 	}
 	for _, places := range lists {

@@ -1,0 +1,298 @@
+//go:build linux
+
+package test
+
+import (
+	"cmp"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// suites are the lines of the table. Those that scripts/fabric.sh has not built have no rows.
+func suites(t *testing.T) []*suite {
+	return []*suite{
+		{name: "ibverbs-utils", title: "ping-pongs of libibverbs", from: "ibverbs-utils", rows: verbsTools()},
+		{name: "rdmacm-utils", title: "programs of librdmacm", from: "rdmacm-utils", rows: rdmacmTools()},
+		{name: "perftest", title: "perftest", from: "perftest", rows: append(perftest(), perftestCM()...)},
+		{name: "qperf", title: "qperf", from: "qperf", rows: qperf()},
+		{name: "fio", title: "fio, engine rdma", from: "fio", rows: fio()},
+		{name: "ucx_perftest", title: "ucx_perftest", from: "ucx-utils", rows: slices.Concat(ucx(), ucxMore(), ucxLoopback())},
+		{name: "fi_pingpong", title: "fi_pingpong: msg, rxm", from: "libfabric-bin", rows: libfabric()},
+		{name: "dapl", title: "uDAPL", from: "dapl2-utils", rows: dapl(t, "dtest", "dtest -p", "dtest -c", "dtestx", "dtestsrq", "dtestcm")},
+		{name: "mpi", title: "Open MPI over UCX", from: "openmpi-bin", rows: mpi(t)},
+		{name: "rdma-core", title: "rdma-core 44's tests", from: "python3-pyverbs", rows: rdmaCore(t)},
+		{name: "iser", title: "iSER: tgt and libiscsi", from: "tgt, libiscsi-bin", rows: iser(t)},
+		{name: "qemu", title: "QEMU's live migration", from: "qemu-system-x86", rows: migration(t)},
+		{name: "ucx-gtest", title: "UCX 1.13.1's tests", from: "source package ucx", rows: ucxTests(t)},
+		{name: "fabtests", title: "fabtests 1.17: msg, rxm", from: "libfabric v1.17.0", rows: fabtests(t)},
+		{name: "mpi4py", title: "mpi4py 3.1.4's tests, 4 processes", from: "mpi4py 3.1.4", rows: mpi4py(t)},
+	}
+}
+
+// fabricSource returns a folder below that of sources, if scripts/fabric.sh has built it.
+func fabricSource(t *testing.T, name string) (string, bool) {
+	path, err := filepath.Abs(filepath.Join("../../../.build/fabric/src", name))
+	require.NoError(t, err)
+	_, err = os.Stat(path)
+	return path, err == nil
+}
+
+// ucxMore are the operations of ucx_perftest that the rows of ucx leave out.
+func ucxMore() (rows []row) {
+	for _, test := range []string{"put_bw", "add_lat", "fadd", "swap", "cswap", "add_mr"} {
+		rows = append(rows, row{
+			program: "ucx_perftest", server: "ucx_perftest -p PORT", prints: "Final:",
+			client: "ucx_perftest -p PORT HOST -t " + test + " -n 500 -s 8 -x rc_verbs -d DEV:1",
+		})
+	}
+	for _, transports := range []string{"rc_verbs,ud_verbs,self", "ud_verbs,self"} {
+		env := []string{"UCX_TLS=" + transports, "UCX_NET_DEVICES=DEV:1"}
+		for _, test := range []string{
+			"tag_sync_lat", "tag_sync_bw", "ucp_put_lat", "ucp_put_bw", "ucp_add", "ucp_fadd", "ucp_swap", "ucp_cswap",
+			"stream_lat", "ucp_am_lat", "ucp_am_bw",
+		} {
+			rows = append(rows, row{
+				program: "ucx_perftest", server: "ucx_perftest -p PORT", prints: "Final:", env: env,
+				client: "ucx_perftest -p PORT HOST -t " + test + " -n 200 -s 8",
+			})
+		}
+	}
+	return rows
+}
+
+// ucxLoopback is ucx_perftest with itself.
+func ucxLoopback() (rows []row) {
+	for _, transports := range []string{"rc_verbs,ud_verbs", "ud_verbs"} {
+		for _, test := range []string{"tag_lat", "ucp_get"} {
+			rows = append(rows, row{
+				program: "ucx_perftest", prints: "Final:", local: true, client: "ucx_perftest -l -t " + test + " -n 200 -s 4096",
+				env: []string{"UCX_TLS=" + transports, "UCX_NET_DEVICES=DEV:1"},
+			})
+		}
+	}
+	return rows
+}
+
+// dapl are programs of uDAPL, with the provider that uses librdmacm.
+func dapl(t *testing.T, programs ...string) (rows []row) {
+	config := filepath.Join(t.TempDir(), "dat.conf")
+	require.NoError(t, os.WriteFile(config, []byte(`soft_lo u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 "lo 0" ""
+soft_e0 u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 "e0 0" ""
+`), 0o644))
+	prints := map[string]string{"dtestsrq": "Test Complete", "dtestcm": "TOTAL"}
+	for _, program := range programs {
+		name, _, _ := strings.Cut(program, " ")
+		rows = append(rows, row{
+			program: name, server: program + " -P DEV", client: program + " -P DEV -h HOST", retries: true,
+			prints: cmp.Or(prints[name], "PASSED"), env: []string{"DAT_OVERRIDE=" + config},
+		})
+	}
+	return rows
+}
+
+// rdmaCore are the modules of rdma-core's tests.
+func rdmaCore(t *testing.T) (rows []row) {
+	suite := suiteFolder(t)
+	script, err := filepath.Abs("testdata/suite.py")
+	require.NoError(t, err)
+	for _, m := range modules {
+		rows = append(rows, row{
+			program: "python3", local: true, env: []string{"ADDRESS=HOST"}, counts: suiteOutcome,
+			client: strings.Join([]string{python, script, suite, "/dev/stdout", m.name, "--dev DEV --port 1 --gid 0"}, " "),
+		})
+	}
+	return rows
+}
+
+// suiteOutcome reads the lines that testdata/suite.py writes.
+func suiteOutcome(output string) (a tally) {
+	count := 0
+	for text := range strings.Lines(output) {
+		var line struct {
+			Count                 int
+			Test, Outcome, Reason string
+		}
+		if json.Unmarshal([]byte(text), &line) != nil {
+			continue
+		}
+		count += line.Count
+		switch line.Outcome {
+		case "passed":
+			a.Passed++
+		case "skipped":
+			a.skip(line.Reason, 1)
+		case "failed":
+			a.Failed = append(a.Failed, line.Test)
+		}
+	}
+	for a.tests() < count {
+		a.Failed = append(a.Failed, "has no result")
+	}
+	return a
+}
+
+// migration are migrations of a guest of QEMU.
+func migration(t *testing.T) (rows []row) {
+	script, err := filepath.Abs("testdata/migrate.py")
+	require.NoError(t, err)
+	folder := t.TempDir()
+	for _, pin := range []string{"off", "on"} {
+		end := func(role string) string {
+			return strings.Join([]string{python, script, role, filepath.Join(folder, "PORT"), "HOST PORT", pin}, " ")
+		}
+		rows = append(rows, row{
+			program: "qemu-system-x86_64", server: end("destination"), client: end("source"),
+			prints: "memories are equal", retries: true, stays: true,
+		})
+	}
+	return rows
+}
+
+// ucxShares is into how many shares UCX's tests are divided, of which one runs.
+const ucxShares = 20
+
+// ucxTests are UCX's tests of the transports that use libibverbs, and of its use of librdmacm.
+func ucxTests(t *testing.T) (rows []row) {
+	built, ok := fabricSource(t, "ucx/test/gtest/gtest")
+	if !ok {
+		return nil
+	}
+	for _, filter := range []string{"*rc_verbs*", "*ud_verbs*", "*rdmacm*"} {
+		rows = append(rows, row{
+			program: "sh", local: true, counts: gtestOutcome, limit: 20 * time.Minute,
+			client: built + " --gtest_filter=" + filter,
+			env: []string{
+				"UCX_NET_DEVICES=DEV:1", "GTEST_TOTAL_SHARDS=" + strconv.Itoa(ucxShares), "GTEST_SHARD_INDEX=0",
+				"UCX_GDB_COMMAND=true", "UCX_HANDLE_ERRORS=bt",
+			},
+		})
+	}
+	return rows
+}
+
+var (
+	gtestCount = regexp.MustCompile(`(?m)^\[==========\] Running (\d+) tests?`)
+	gtestLine  = regexp.MustCompile(`(?m)^\[ +(RUN|SKIP|OK|FAILED) +\] (.*)$`)
+)
+
+// gtestOutcome reads what UCX's tests print, with Google's test framework.
+func gtestOutcome(output string) (a tally) {
+	runs, reason := "", ""
+	for _, line := range gtestLine.FindAllStringSubmatch(output, -1) {
+		switch name, _, _ := strings.Cut(line[2], " <"); {
+		case line[1] == "RUN":
+			runs, reason = name, ""
+		case line[1] == "SKIP":
+			reason = strings.Trim(line[2], "()")
+		case runs == "": // a list at the end
+		case line[1] == "FAILED":
+			a.Failed = append(a.Failed, runs)
+			runs = ""
+		case reason != "":
+			a.skip(reason, 1)
+			runs = ""
+		default:
+			a.Passed++
+			runs = ""
+		}
+	}
+	if runs != "" {
+		a.Failed = append(a.Failed, runs+" ended the program")
+	}
+	if count := gtestCount.FindStringSubmatch(output); count != nil {
+		if n, _ := strconv.Atoi(count[1]); n > a.tests() {
+			a.skip("an earlier test ended the program", n-a.tests())
+		}
+	}
+	return a
+}
+
+// fabtests are the tests of libfabric that scripts/runfabtests.sh of fabtests has, but for those
+// that it leaves out for these providers.
+func fabtests(t *testing.T) (rows []row) {
+	folder, ok := fabricSource(t, "libfabric/fabtests")
+	if !ok {
+		return nil
+	}
+	script, err := os.ReadFile(filepath.Join(folder, "scripts/runfabtests.sh"))
+	require.NoError(t, err)
+	env := []string{"PATH=" + filepath.Join(folder, "install/bin") + ":" + os.Getenv("PATH")}
+	for _, p := range []struct{ name, exclude string }{
+		{"verbs", "verbs/verbs.exclude"}, {"verbs;ofi_rxm", "ofi_rxm/ofi_rxm.exclude"},
+	} {
+		excluded := excludes(t, filepath.Join(folder, "test_configs", p.exclude))
+		for _, list := range regexp.MustCompile(`(?ms)^(functional|short)_tests=\((.*?)^\)`).FindAllStringSubmatch(string(script), -1) {
+			for _, test := range regexp.MustCompile(`"([^"]+)"`).FindAllStringSubmatch(list[2], -1) {
+				command := test[1]
+				if slices.ContainsFunc(excluded, func(e *regexp.Regexp) bool { return e.MatchString(command) }) {
+					continue
+				}
+				rows = append(rows, row{
+					program: "fi_info", env: env, retries: true, apart: true,
+					server: command + " -p " + p.name + " -B PORT -s HOST", client: command + " -p " + p.name + " -P PORT HOST",
+				})
+			}
+		}
+	}
+	return rows
+}
+
+// excludes reads a list of regular expressions.
+func excludes(t *testing.T, file string) (list []*regexp.Regexp) {
+	data, err := os.ReadFile(file)
+	require.NoError(t, err)
+	for line := range strings.Lines(string(data)) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+			list = append(list, regexp.MustCompile(line))
+		}
+	}
+	return list
+}
+
+// mpi4py are the tests of mpi4py, but for those that start processes, and one-sided communication,
+// which Open MPI 4.1's osc/ucx does not have for all types.
+func mpi4py(t *testing.T) (rows []row) {
+	folder, ok := fabricSource(t, "mpi4py/test")
+	if !ok {
+		return nil
+	}
+	return []row{{
+		program: "mpirun", local: true, counts: unittestOutcome, limit: 15 * time.Minute,
+		client: "mpirun --allow-run-as-root --oversubscribe -np 4 --mca pml ucx --mca btl ^openib,vader,tcp " +
+			python + " " + filepath.Join(folder, "runtests.py") + " -e test_spawn -e test_dynproc -e test_rma -e test_win",
+		env: []string{"UCX_TLS=rc_verbs,ud_verbs,self", "UCX_NET_DEVICES=DEV:1"},
+	}}
+}
+
+var (
+	unittestRan  = regexp.MustCompile(`(?m)^Ran (\d+) tests? in`)
+	unittestSkip = regexp.MustCompile(`skipped=(\d+)`)
+	unittestFail = regexp.MustCompile(`(?m)^(?:FAIL|ERROR): (\S+) \((\S+)\)`)
+)
+
+// unittestOutcome reads what Python's unittest prints: that of the first process, and all failures.
+func unittestOutcome(output string) (a tally) {
+	ran := unittestRan.FindStringSubmatch(output)
+	if ran == nil {
+		return tally{Failed: []string{"has no result"}}
+	}
+	for _, f := range unittestFail.FindAllStringSubmatch(output, -1) {
+		a.Failed = append(a.Failed, f[2]+"."+f[1])
+	}
+	if skipped := unittestSkip.FindStringSubmatch(output); skipped != nil {
+		n, _ := strconv.Atoi(skipped[1])
+		a.skip("skipped by the suite", n)
+	}
+	n, _ := strconv.Atoi(ran[1])
+	a.Passed = max(0, n-a.tests())
+	return a
+}
