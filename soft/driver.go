@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -60,7 +61,8 @@ func (v Driver) Open(name string) (verbs.Device, error) {
 	if capture == "" {
 		return opened(Open(cfg))
 	}
-	file := &captureFile{path: capture}
+	// So that the processes of one command, such as mpirun, each get a file.
+	file := &captureFile{path: strings.ReplaceAll(capture, "{pid}", strconv.Itoa(os.Getpid()))}
 	cfg.Capture = file
 	d, err := Open(cfg)
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"reflect"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -205,10 +206,11 @@ func TestCaptureFile(t *testing.T) {
 	first, err := Driver{}.Open("soft-lo") // takes an address that the other has to pass by
 	require.NoError(t, err)
 	defer func() { require.NoError(t, first.Close()) }()
-	path := filepath.Join(t.TempDir(), "trace.pcap")
-	d, err := Driver{}.Open("soft-lo?capture=" + path)
+	folder := t.TempDir()
+	d, err := Driver{}.Open("soft-lo?capture=" + filepath.Join(folder, "{pid}.pcap"))
 	require.NoError(t, err)
 	require.NoError(t, d.Close())
+	path := filepath.Join(folder, strconv.Itoa(os.Getpid())+".pcap")
 	b, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.Len(t, b, 24, "the header of a pcap file")
