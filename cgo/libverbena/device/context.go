@@ -241,7 +241,7 @@ func vd_query_device(handle C.uint32_t, to *C.struct_ibv_device_attr_ex) C.int {
 	o.max_mr, o.max_pd, o.max_mw = C.int(a.MaxMR), C.int(a.MaxPD), C.int(a.MaxMW)
 	o.max_qp_rd_atom, o.max_qp_init_rd_atom = C.int(a.MaxQPReadAtomic), C.int(a.MaxInitReadAtomic)
 	o.max_res_rd_atom = C.int(a.MaxQPReadAtomic * a.MaxQP)
-	o.atomic_cap = C.IBV_ATOMIC_GLOB
+	o.atomic_cap = C.IBV_ATOMIC_HCA // less than it has, but UCX and others know no other value
 	o.max_mcast_grp, o.max_mcast_qp_attach = C.int(a.MaxMulticastGroups), C.int(a.MaxMulticastQPs)
 	o.max_total_mcast_qp_attach = C.int(a.MaxMulticastGroups * a.MaxMulticastQPs)
 	o.max_ah = C.int(a.MaxAH)

@@ -131,7 +131,7 @@ const asleep = "tag_lat -E sleep -w 100"
 // ucx are the tests of UCX over the transports that use libibverbs.
 func ucx() (rows []row) {
 	for _, transport := range []string{"rc_verbs", "ud_verbs"} {
-		for _, test := range []string{"am_lat", "am_bw", "put_lat", "get"} {
+		for _, test := range []string{"am_lat", "am_bw", "put_lat", "get", "fadd", "cswap"} {
 			if transport == "ud_verbs" && !strings.HasPrefix(test, "am") {
 				continue // UD has no RDMA
 			}
