@@ -27,7 +27,7 @@ func suites(t *testing.T) []*suite {
 		{name: "fio", title: "fio, engine rdma", from: "fio", rows: fio()},
 		{name: "ucx_perftest", title: "ucx_perftest", from: "ucx-utils", rows: slices.Concat(ucx(), ucxMore(), ucxLoopback())},
 		{name: "fi_pingpong", title: "fi_pingpong: msg, rxm", from: "libfabric-bin", rows: libfabric()},
-		{name: "dapl", title: "uDAPL", from: "dapl2-utils", rows: dapl(t, "dtest", "dtest -p", "dtest -c", "dtestx", "dtestsrq", "dtestcm")},
+		{name: "dapl", title: "uDAPL", from: "dapl2-utils", rows: dapl(t, "dtest -b 65536", "dtest -b 65536 -p", "dtest -b 65536 -c", "dtestx", "dtestsrq", "dtestcm")},
 		{name: "mpi", title: "Open MPI over UCX", from: "openmpi-bin", rows: mpi(t)},
 		{name: "rdma-core", title: "rdma-core 44's tests", from: "python3-pyverbs", rows: rdmaCore(t)},
 		{name: "iser", title: "iSER: tgt and libiscsi", from: "tgt, libiscsi-bin", rows: iser(t)},
@@ -48,7 +48,7 @@ func fabricSource(t *testing.T, name string) (string, bool) {
 
 // ucxMore are the operations of ucx_perftest that the rows of ucx leave out.
 func ucxMore() (rows []row) {
-	for _, test := range []string{"put_bw", "add_lat", "fadd", "swap", "cswap", "add_mr"} {
+	for _, test := range []string{"put_bw", "add_lat", "add_mr"} {
 		rows = append(rows, row{
 			program: "ucx_perftest", server: "ucx_perftest -p PORT", prints: "Final:",
 			client: "ucx_perftest -p PORT HOST -t " + test + " -n 500 -s 8 -x rc_verbs -d DEV:1",
@@ -158,7 +158,7 @@ func migration(t *testing.T) (rows []row) {
 }
 
 // ucxShares is into how many shares UCX's tests are divided, of which one runs.
-const ucxShares = 20
+const ucxShares = 5
 
 // ucxTests are UCX's tests of the transports that use libibverbs, and of its use of librdmacm.
 func ucxTests(t *testing.T) (rows []row) {
@@ -168,7 +168,7 @@ func ucxTests(t *testing.T) (rows []row) {
 	}
 	for _, filter := range []string{"*rc_verbs*", "*ud_verbs*", "*rdmacm*"} {
 		rows = append(rows, row{
-			program: "sh", local: true, counts: gtestOutcome, limit: 20 * time.Minute,
+			program: "sh", local: true, counts: gtestOutcome, limit: 30 * time.Minute,
 			client: built + " --gtest_filter=" + filter,
 			env: []string{
 				"UCX_NET_DEVICES=DEV:1", "GTEST_TOTAL_SHARDS=" + strconv.Itoa(ucxShares), "GTEST_SHARD_INDEX=0",
@@ -236,10 +236,14 @@ func fabtests(t *testing.T) (rows []row) {
 				if slices.ContainsFunc(excluded, func(e *regexp.Regexp) bool { return e.MatchString(command) }) {
 					continue
 				}
-				rows = append(rows, row{
+				r := row{
 					program: "fi_info", env: env, retries: true, apart: true,
-					server: command + " -p " + p.name + " -B PORT -s HOST", client: command + " -p " + p.name + " -P PORT HOST",
-				})
+					server: command + " -p " + p.name + " -B PORT -s HOST", client: command + " -p " + p.name + " -P PORT -s FROM HOST",
+				}
+				if command == "fi_shared_ctx -e msg --no-tx-shared-ctx" {
+					r.cannot = "its server receives into memory that it has not registered"
+				}
+				rows = append(rows, r)
 			}
 		}
 	}

@@ -88,19 +88,16 @@ func venues(t *testing.T) []*venue {
 		}
 		return end{prefix: append(n.Run(), verbenaRun(t, flags...)...), device: visible}
 	}
-	at := func(name, host string, server, client end) *place {
-		return &place{name: name, server: server, client: client, host: host}
-	}
 	loopback := func(name, device, faults string) *place {
 		e := runs(netns.New(t), device, "soft_lo", faults)
-		return at(name, "127.0.0.1", e, e)
+		return &place{name: name, server: e, client: e, host: "127.0.0.1", from: "127.0.0.1"}
 	}
 	between := func(name, faults string) (one, two *place) {
 		hosts := netns.Hosts(t, 2, 1500)
 		a := runs(hosts[0].Namespace, "soft-"+netns.Link, "soft_"+netns.Link, faults)
 		b := runs(hosts[1].Namespace, "soft-"+netns.Link, "soft_"+netns.Link, faults)
-		addr := hosts[0].V4.String()
-		return at(name, addr, a, a), at(name, addr, a, b)
+		here, there := hosts[0].V4.String(), hosts[1].V4.String()
+		return &place{name: name, server: a, client: a, host: here, from: here}, &place{name: name, server: a, client: b, host: here, from: there}
 	}
 	shared := loopback("shared memory", "soft-lo", "")
 	one, _ := between("shared memory", "")
@@ -160,10 +157,11 @@ func (f *fabric) run(t *testing.T, s *suite, v *venue) {
 			continue
 		}
 		began := time.Now()
-		var captures []string
-		p := v.place(&r)
+		p, captures := v.place(&r), ""
 		if f.capture {
-			p, captures = f.capturing(p, f.file(s, v, fmt.Sprintf("-%d", i)))
+			captures = f.file(s, v, fmt.Sprintf("-%d", i))
+			require.NoError(t, os.MkdirAll(captures, 0o755))
+			p = p.capturing(captures)
 		}
 		output, err := r.run(t, p)
 		one := tally{Passed: 1}
@@ -179,9 +177,7 @@ func (f *fabric) run(t *testing.T, s *suite, v *venue) {
 		t.Logf("%s, %s, %s: %d passed, %d failed, %v", s.name, v.name, r.client, one.Passed, len(one.Failed), time.Since(began).Round(time.Millisecond))
 		all.add(one)
 		if len(one.Failed) == 0 {
-			for _, c := range captures {
-				_ = os.Remove(c)
-			}
+			_ = os.RemoveAll(captures)
 			continue
 		}
 		fmt.Fprintf(&said, "== %s\n%v\n%v\n%s\n\n", r.client, one.Failed, err, output)
@@ -197,23 +193,19 @@ func firstLine(err error) string {
 	return line
 }
 
-// capturing returns a place whose devices write captures, and the files of these.
-func (f *fabric) capturing(p *place, name string) (*place, []string) {
+// capturing returns a place whose devices write captures into a folder. That ends shared memory.
+func (p *place) capturing(folder string) *place {
 	with := *p
-	var files []string
-	add := func(e *end, role string) {
-		file := name + "-" + role + ".pcap"
-		files = append(files, file)
+	for role, e := range map[string]*end{"server": &with.server, "client": &with.client} {
+		options := "capture=" + filepath.Join(folder, role+"-{pid}.pcap")
 		last := len(e.prefix) - 1 // "--"
 		if e.prefix = slices.Clone(e.prefix); e.prefix[last-2] == "-faults" {
-			e.prefix[last-1] += "&capture=" + file
+			e.prefix[last-1] += "&" + options
 		} else {
-			e.prefix = append(e.prefix[:last], "-faults", "capture="+file, "--")
+			e.prefix = append(e.prefix[:last], "-faults", options, "--")
 		}
 	}
-	add(&with.server, "server")
-	add(&with.client, "client")
-	return &with, files
+	return &with
 }
 
 // TestFabric runs programs and test suites of others, for make fabric, and writes the table of
@@ -266,7 +258,7 @@ func (f *fabric) write(t *testing.T, suites []*suite, columns []*venue) {
 const maxReasons = 6
 
 // common removes from a command line what all rows have.
-var common = strings.NewReplacer(" -d DEV", "", " -P DEV", "", " -p PORT", "", " -P PORT", "", " -g GID", "", " -h HOST", "", " HOST", "")
+var common = strings.NewReplacer(" -d DEV", "", " -P DEV", "", " -p PORT", "", " -P PORT", "", " -g GID", "", " -h HOST", "", " HOST", "", " -s FROM", "")
 
 // table is the table, with what was skipped, and what failed.
 func (f *fabric) table(suites []*suite, columns []*venue) string {

@@ -65,6 +65,7 @@ type place struct {
 	name           string
 	server, client end
 	host           string // the server's address
+	from           string // the client's, where rows need it
 	short          bool   // only the rows of the short form run here
 	fewer          int    // divides the numbers of iterations; 0: 1
 	control        *place // has rxe at both ends; a row that fails here runs there too, to compare
@@ -84,8 +85,8 @@ func onLoopback(name, devices string) *place {
 	return &place{name: name, server: e, client: e, host: "127.0.0.1"}
 }
 
-// words is the command line of a program. HOST, PORT, DEV and GID stand for the server's address,
-// a port, the program's device and the index of its GID.
+// words is the command line of a program. HOST, FROM, PORT, DEV and GID stand for the server's and the
+// client's address, a port, the program's device and the index of its GID.
 func (p *place) words(e *end, command, port string) []string {
 	words := append([]string{}, e.prefix...)
 	for _, word := range strings.Fields(p.fill(e, command, port)) {
@@ -98,7 +99,7 @@ func (p *place) words(e *end, command, port string) []string {
 }
 
 func (p *place) fill(e *end, text, port string) string {
-	return strings.NewReplacer("DEV", e.device, "GID", strconv.Itoa(e.gid), "PORT", port, "HOST", p.host).Replace(text)
+	return strings.NewReplacer("DEV", e.device, "GID", strconv.Itoa(e.gid), "PORT", port, "HOST", p.host, "FROM", p.from).Replace(text)
 }
 
 // environment is that of a row's program.
