@@ -20,9 +20,11 @@ mkdir -p "$sources"
 # debian_source NAME VERSION unpacks a source package, whose files the checksums on standard input pin. The
 # machine's own list of sources stays as it is.
 debian_source() {
-	local apt=$PWD/.build/fabric/apt
+	local archive apt=$PWD/.build/fabric/apt
 	mkdir -p "$apt/lists/partial"
-	echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bookworm main" >"$apt/sources.list"
+	# From the same archive as the machine's own packages.
+	archive=$(apt-cache policy libc6 | sed -nE 's,.* (https?://[^ ]*/debian/?) [^ ]*/main .*,\1,p' | head -n 1)
+	echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $archive bookworm main" >"$apt/sources.list"
 	cat >"$apt/apt.conf" <<-END
 		Dir::Etc::SourceList "$apt/sources.list";
 		Dir::Etc::SourceParts "/dev/null";
