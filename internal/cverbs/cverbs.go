@@ -12,6 +12,12 @@ type PD interface {
 	// this program and of peers (ibv_reg_mr_iova(3)). A region that runs past the end of the
 	// address space is an error that matches ErrInvalid.
 	RegMRAt(mem []byte, iova uint64, access verbs.Access) (verbs.MR, error)
+	// RegOnDemand is RegMRAt with on-demand paging: parts of the memory may be inaccessible, now or
+	// later. A peer that names them gets a remote access error.
+	RegOnDemand(mem []byte, iova uint64, access verbs.Access) (verbs.MR, error)
+	// Prefetch is ibv_advise_mr(3) for an entry, with the errors that its manual page gives. It
+	// accesses each page if wait is true. write: the memory is to be written.
+	Prefetch(e verbs.SGE, write, wait bool) error
 }
 
 // MRChange says what changes in a memory region. Fields that are zero change nothing.

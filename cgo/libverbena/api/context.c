@@ -349,6 +349,7 @@ VB_EXPORT struct ibv_context *ibv_open_device(struct ibv_device *device)
 	verbs->create_cq_ex = vb_create_cq_ex;
 	verbs->create_qp_ex = vb_create_qp_ex;
 	verbs->create_srq_ex = vb_create_srq_ex;
+	verbs->advise_mr = vb_advise_mr;
 	verbs->alloc_td = vb_alloc_td;
 	verbs->dealloc_td = vb_dealloc_td;
 	verbs->alloc_parent_domain = vb_alloc_parent_domain;

@@ -175,6 +175,13 @@ VB_EXPORT int ibv_dereg_mr(struct ibv_mr *mr)
 	return error;
 }
 
+int vb_advise_mr(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t flags, struct ibv_sge *list, uint32_t count)
+{
+	int error = vb_ready();
+
+	return error ? error : vb.advise_mr(pd->handle, advice, flags, list, count);
+}
+
 struct ibv_mw *vb_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)
 {
 	struct ibv_mw *mw = calloc(1, sizeof *mw);

@@ -110,6 +110,7 @@ struct vd_cm_route {
 	/* rereg_mr changes what flags of IBV_REREG_MR_... name. The keys stay. */ \
 	F(int, rereg_mr, (uint32_t mr, int flags, uint32_t pd, void *addr, size_t length, uint32_t access)) \
 	F(int, reg_dmabuf_mr, (uint32_t pd, uint64_t offset, size_t length, uint64_t iova, int fd, uint32_t access, struct vd_new_object *made)) \
+	F(int, advise_mr, (uint32_t pd, int advice, uint32_t flags, struct ibv_sge *list, uint32_t count)) \
 	F(int, alloc_mw, (uint32_t pd, int type, struct vd_new_object *made)) \
 	F(int, create_cq, (uint32_t context, void *cq, int cqe, uint64_t wc_flags, struct vd_new_object *made)) \
 	F(int, resize_cq, (uint32_t cq, int cqe, uint32_t *capacity)) \

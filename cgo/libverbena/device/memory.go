@@ -7,6 +7,7 @@ import "C"
 
 import (
 	"fmt"
+	"math"
 	"unsafe"
 
 	"github.com/verbena-rdma/verbena/cgo/internal/abi"
@@ -93,15 +94,26 @@ func (c *deviceContext) memory(addr unsafe.Pointer, length C.size_t) ([]byte, er
 	return unsafe.Slice((*byte)(addr), int(length)), nil
 }
 
+// lowest is the first address of an implicit region, which has all memory. Go takes lower ones for those
+// of nil.
+const lowest = 4096
+
 //export vd_reg_mr
 func vd_reg_mr(pd C.uint32_t, addr unsafe.Pointer, length C.size_t, iova C.uint64_t, flags C.uint32_t, made *C.struct_vd_new_object) C.int {
 	p := domains.get(uint32(pd))
 	if p == nil {
 		return noSuch
 	}
-	access, err := accessOf(flags)
+	access, err := accessOf(flags &^ C.IBV_ACCESS_ON_DEMAND)
 	if err != nil {
 		return errnoOf(err)
+	}
+	reg := p.RegMRAt
+	if flags&C.IBV_ACCESS_ON_DEMAND != 0 {
+		reg = p.RegOnDemand
+		if addr == nil && length == math.MaxUint64 {
+			addr, length, iova = unsafe.Add(nil, lowest), C.size_t(p.context.device.attr.MaxMRSize-lowest), iova+lowest
+		}
 	}
 	mem, err := p.context.memory(addr, length)
 	if err != nil {
@@ -110,7 +122,7 @@ func vd_reg_mr(pd C.uint32_t, addr unsafe.Pointer, length C.size_t, iova C.uint6
 	if flags&C.IBV_ACCESS_ZERO_BASED != 0 {
 		iova = 0
 	}
-	mr, err := p.RegMRAt(mem, uint64(iova), access)
+	mr, err := reg(mem, uint64(iova), access)
 	if err != nil {
 		return errnoOf(err)
 	}
@@ -167,6 +179,25 @@ func vd_reg_dmabuf_mr(pd C.uint32_t, offset C.uint64_t, length C.size_t, iova C.
 	m := &region{mr.(cverbs.MR), p.context}
 	m.describe(made)
 	return register(C.VD_MR, &regions, m, &made.handle)
+}
+
+//export vd_advise_mr
+func vd_advise_mr(pd C.uint32_t, advice C.int, flags C.uint32_t, list *C.struct_ibv_sge, n C.uint32_t) C.int {
+	p := domains.get(uint32(pd))
+	if p == nil || flags&^C.IB_UVERBS_ADVISE_MR_FLAG_FLUSH != 0 {
+		return noSuch
+	}
+	if advice < C.IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH || advice > C.IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT {
+		return errnoOf(fmt.Errorf("advise: software devices do not have advice %d: %w", advice, verbs.ErrNotSupported))
+	}
+	write := advice == C.IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE
+	wait := flags != 0 && advice != C.IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT
+	for _, e := range unsafe.Slice(list, n) {
+		if err := p.Prefetch(verbs.SGE{Addr: uint64(e.addr), Length: uint32(e.length), LKey: uint32(e.lkey)}, write, wait); err != nil {
+			return errnoOf(err)
+		}
+	}
+	return 0
 }
 
 //export vd_alloc_mw

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/verbena-rdma/verbena/internal/cverbs"
 	"github.com/verbena-rdma/verbena/test/soak"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -237,4 +238,56 @@ func TestFaultBehindAReference(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A request for inaccessible memory of a region on demand fails, and what is accessible later is
+// accessed.
+func TestOnDemand(t *testing.T) {
+	overEachPath(t, 64<<10, func(t *testing.T, x, y *side) {
+		const rights = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
+		size := 32 << 10
+		mem, err := unix.Mmap(-1, 0, 2*size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, unix.Munmap(mem)) }()
+		require.NoError(t, unix.Mprotect(mem[size:], unix.PROT_NONE))
+		pd := y.dev.DefaultPD().(cverbs.PD)
+		_, err = pd.RegMRAt(mem, 8, rights)
+		require.ErrorIs(t, err, unix.EFAULT)
+		mr, err := pd.RegOnDemand(mem, 8, rights)
+		require.NoError(t, err)
+		refused := counter(t, y.dev, "resp_remote_access_errors")
+		request := func(op verbs.Opcode, off, n int) verbs.Status {
+			x.post(verbs.SendWR{Op: op, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, n)}, RemoteAddr: mr.Addr() + uint64(off), RKey: mr.RKey()})
+			status := x.wait(1)[0].Status
+			if status != verbs.StatusSuccess {
+				refused++
+				reconnect(x, y)
+			}
+			return status
+		}
+		for _, c := range []struct {
+			op verbs.Opcode
+			n  int
+		}{{verbs.OpWrite, 8}, {verbs.OpWrite, size}, {verbs.OpRead, 8}, {verbs.OpRead, size}, {verbs.OpFetchAdd, 8}, {verbs.OpCompareSwap, 8}, {verbs.OpAtomicWrite, 8}} {
+			require.Equal(t, verbs.StatusSuccess, request(c.op, size-c.n, c.n), "%v of %d bytes", c.op, c.n)
+			require.Equal(t, verbs.StatusRemoteAccessError, request(c.op, size, c.n), "%v of %d bytes", c.op, c.n)
+			require.Equal(t, refused, counter(t, y.dev, "resp_remote_access_errors"), "%v of %d bytes", c.op, c.n)
+		}
+		e := verbs.SGE{Addr: mr.Addr() + uint64(size), Length: 8, LKey: mr.LKey()}
+		require.NoError(t, pd.Prefetch(e, true, false))
+		require.ErrorIs(t, pd.Prefetch(e, true, true), unix.EFAULT)
+
+		require.NoError(t, unix.Mprotect(mem[size:], unix.PROT_READ|unix.PROT_WRITE))
+		require.NoError(t, pd.Prefetch(e, true, true))
+		fill(x.mem, 5)
+		require.Equal(t, verbs.StatusSuccess, request(verbs.OpWrite, size, size))
+		require.Equal(t, x.mem[:size], mem[size:])
+
+		// A change keeps it a region on demand.
+		require.NoError(t, unix.Mprotect(mem[size:], unix.PROT_NONE))
+		require.NoError(t, mr.(cverbs.MR).Reregister(cverbs.MRChange{ChangeAccess: true, Access: rights &^ verbs.AccessRemoteWrite}))
+		require.Equal(t, verbs.StatusRemoteAccessError, request(verbs.OpRead, size, 8))
+		require.NoError(t, mr.Close())
+		require.ErrorIs(t, pd.Prefetch(e, false, false), unix.EFAULT)
+	})
 }

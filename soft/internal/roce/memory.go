@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"sync/atomic"
+	"syscall"
 
 	"github.com/verbena-rdma/verbena/internal/cverbs"
 	"github.com/verbena-rdma/verbena/internal/rules"
@@ -93,10 +94,43 @@ func (p *protectionDomain) RegMRAt(mem []byte, iova uint64, access verbs.Access)
 	if err := p.checkMemory(mem, access); err != nil {
 		return nil, err
 	}
-	if iova > math.MaxUint64-uint64(len(mem)) {
-		return nil, fmt.Errorf("register %d bytes at address %#x on device %s: they run past the end of the address space: %w", len(mem), iova, p.device.cfg.Name, verbs.ErrInvalid)
+	return p.registerAt(&transport.Region{Access: access, Mem: mem, Base: iova})
+}
+
+// registerAt registers memory that has no other address than that of the region.
+func (p *protectionDomain) registerAt(r *transport.Region) (verbs.MR, error) {
+	if r.Base > math.MaxUint64-uint64(len(r.Mem)) {
+		return nil, fmt.Errorf("register %d bytes at address %#x on device %s: they run past the end of the address space: %w", len(r.Mem), r.Base, p.device.cfg.Name, verbs.ErrInvalid)
 	}
-	return p.register(&memoryRegion{}, &transport.Region{Access: access, Mem: mem, Base: iova})
+	return p.register(&memoryRegion{}, r)
+}
+
+// checkOnDemand is checkMemory for memory that need not be accessible.
+func checkOnDemand(mem []byte, access verbs.Access) error {
+	return rules.CheckRegistration(uint64(len(mem)), access)
+}
+
+// RegOnDemand implements cverbs.PD.
+func (p *protectionDomain) RegOnDemand(mem []byte, iova uint64, access verbs.Access) (verbs.MR, error) {
+	if err := checkOnDemand(mem, access); err != nil {
+		return nil, err
+	}
+	return p.registerAt(&transport.Region{Access: access, Mem: mem, Base: iova, OnDemand: true})
+}
+
+// Prefetch implements cverbs.PD.
+func (p *protectionDomain) Prefetch(e verbs.SGE, write, wait bool) error {
+	d := p.device
+	d.mu.Lock()
+	mem, err := d.mu.memory.OnDemand(e, p.id, write)
+	d.mu.Unlock()
+	if err == nil && wait && dma.Touch(mem, write) != dma.NoFault {
+		err = syscall.EFAULT
+	}
+	if err != nil {
+		return fmt.Errorf("prefetch %d bytes at address %#x with lkey %#x on device %s: the key must be that of a region on demand which has the bytes, and they must be accessible: %w", e.Length, e.Addr, e.LKey, d.cfg.Name, err)
+	}
+	return nil
 }
 
 // RegMR implements verbs.PD.
@@ -183,7 +217,7 @@ func (m *memoryRegion) Reregister(change cverbs.MRChange) error {
 	if n := old.Bound(); n > 0 {
 		return fmt.Errorf("%s: %d memory windows are bound to it; invalidate or close them first: %w", op, n, verbs.ErrInUse)
 	}
-	next := &transport.Region{Key: old.Key, Domain: pd.id, Access: old.Access, Mem: old.Mem, Base: old.Base}
+	next := &transport.Region{Key: old.Key, Domain: pd.id, Access: old.Access, Mem: old.Mem, Base: old.Base, OnDemand: old.OnDemand}
 	if change.ChangeAccess {
 		next.Access = change.Access
 	}
@@ -194,7 +228,11 @@ func (m *memoryRegion) Reregister(change cverbs.MRChange) error {
 		next.Mem = change.Mem
 	}
 	if change.Mem != nil || change.ChangeAccess {
-		if err := pd.checkMemory(next.Mem, next.Access); err != nil {
+		check := pd.checkMemory
+		if next.OnDemand {
+			check = checkOnDemand
+		}
+		if err := check(next.Mem, next.Access); err != nil {
 			return fmt.Errorf("%s: %w", op, err)
 		}
 	}

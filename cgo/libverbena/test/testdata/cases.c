@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -99,7 +100,9 @@ static struct address address_of(const struct end *e)
 
 static void initialise(struct end *e)
 {
-	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ};
+	struct ibv_qp_attr attr = {
+		.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC,
+	};
 
 	CHECK(!ibv_modify_qp(e->qp, &attr, IBV_QP_STATE | IBV_QP_PORT | IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS));
 }
@@ -1569,6 +1572,169 @@ static void too_many_requests(void)
 }
 
 // write_word posts an atomic write of 8 bytes by ibv_post_send.
+#define ALL_ACCESS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
+
+static void reconnect(struct end *a, struct end *b)
+{
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RESET};
+
+	CHECK(!ibv_modify_qp(a->qp, &attr, IBV_QP_STATE) && !ibv_modify_qp(b->qp, &attr, IBV_QP_STATE));
+	connect_ends(a, b);
+}
+
+// request posts a request for memory of the peer, and returns its status. After an error it connects again.
+static enum ibv_wc_status request(struct end *a, struct end *b, enum ibv_wr_opcode opcode, struct ibv_sge sge, uint64_t address, uint32_t rkey)
+{
+	struct ibv_send_wr *bad, wr = {
+		.opcode = opcode, .sg_list = &sge, .num_sge = 1, .send_flags = IBV_SEND_SIGNALED, .wr.rdma = {.remote_addr = address, .rkey = rkey},
+	};
+	enum ibv_wc_status status;
+
+	if (opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+		wr.wr.atomic.remote_addr = address;
+		wr.wr.atomic.rkey = rkey;
+	}
+	CHECK(!ibv_post_send(a->qp, &wr, &bad));
+	status = await(a).status;
+	if (status != IBV_WC_SUCCESS)
+		reconnect(a, b);
+	return status;
+}
+
+static const enum ibv_wr_opcode accesses[] = {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_WRITE};
+
+#define ACCESSES (sizeof accesses / sizeof *accesses)
+
+// pages returns pages of memory: a readable and writable one, a read-only one, and one that is not mapped.
+static char *pages(size_t page)
+{
+	char *memory = mmap(NULL, 3 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	CHECK(memory != MAP_FAILED && !mprotect(memory + page, page, PROT_READ) && !munmap(memory + 2 * page, page));
+	return memory;
+}
+
+// Memory of a region on demand can be inaccessible. The request that names it fails alone, also if the
+// region has all memory, and the peer names any address.
+static void on_demand(void)
+{
+	struct ibv_context *context = open_first();
+	struct end a = open_end(context, NULL, false), b = open_end(context, NULL, false);
+	size_t page = sysconf(_SC_PAGESIZE);
+	char *memory = pages(page);
+	struct ibv_mr *all, *some;
+	struct ibv_sge sge = sge_of(&a, 8), own;
+
+	connect_ends(&a, &b);
+	CHECK(!ibv_reg_mr(b.pd, memory, 3 * page, ALL_ACCESS) && errno == EFAULT);
+	CHECK(some = ibv_reg_mr(b.pd, memory, 3 * page, ALL_ACCESS | IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB));
+	CHECK(all = ibv_reg_mr(b.pd, NULL, SIZE_MAX, ALL_ACCESS | IBV_ACCESS_ON_DEMAND));
+	CHECK(all->length == SIZE_MAX);
+	const uint64_t nowhere[] = {0, 8, 4088, (uintptr_t)memory + 2 * page, (UINT64_C(1) << 47) - 8, UINT64_C(1) << 47, UINT64_C(1) << 63, UINT64_MAX - 7};
+
+	for (size_t i = 0; i < ACCESSES; i++) {
+		CHECK(request(&a, &b, accesses[i], sge, (uintptr_t)memory, all->rkey) == IBV_WC_SUCCESS);
+		CHECK(request(&a, &b, accesses[i], sge, (uintptr_t)memory, some->rkey) == IBV_WC_SUCCESS);
+		CHECK(request(&a, &b, accesses[i], sge, (uintptr_t)memory + 2 * page, some->rkey) == IBV_WC_REM_ACCESS_ERR);
+		for (size_t n = 0; n < sizeof nowhere / sizeof *nowhere; n++)
+			CHECK(request(&a, &b, accesses[i], sge, nowhere[n], all->rkey) == IBV_WC_REM_ACCESS_ERR);
+	}
+	CHECK(request(&a, &b, IBV_WR_RDMA_READ, sge, (uintptr_t)memory + page, all->rkey) == IBV_WC_SUCCESS);
+	CHECK(request(&a, &b, IBV_WR_RDMA_WRITE, sge, (uintptr_t)memory + page, all->rkey) == IBV_WC_REM_ACCESS_ERR);
+	CHECK(request(&a, &b, IBV_WR_ATOMIC_WRITE, sge, (uintptr_t)memory + page, all->rkey) == IBV_WC_REM_ACCESS_ERR);
+
+	// Its own requests fail with its own error.
+	own = (struct ibv_sge){.addr = (uintptr_t)memory, .length = 8, .lkey = all->lkey};
+	CHECK(request(&b, &a, IBV_WR_RDMA_WRITE, own, (uintptr_t)a.buffer, a.mr->rkey) == IBV_WC_SUCCESS);
+	own.addr += page;
+	CHECK(request(&b, &a, IBV_WR_RDMA_WRITE, own, (uintptr_t)a.buffer, a.mr->rkey) == IBV_WC_SUCCESS);
+	CHECK(request(&b, &a, IBV_WR_RDMA_READ, own, (uintptr_t)a.buffer, a.mr->rkey) == IBV_WC_LOC_PROT_ERR);
+	own.addr += page;
+	CHECK(request(&b, &a, IBV_WR_RDMA_WRITE, own, (uintptr_t)a.buffer, a.mr->rkey) == IBV_WC_LOC_PROT_ERR);
+	exchange(&a, &b);
+	CHECK(ibv_rereg_mr(a.mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, ALL_ACCESS | IBV_ACCESS_ON_DEMAND) && errno == EOPNOTSUPP);
+	CHECK(!ibv_dereg_mr(all) && !ibv_dereg_mr(some) && !munmap(memory, 2 * page));
+	close_all(context, &a, &b);
+}
+
+// Atomics may name memory that is read-only.
+static void on_demand_atomics(void)
+{
+	struct ibv_context *context = open_first();
+	struct end a = open_end(context, NULL, false), b = open_end(context, NULL, false);
+	size_t page = sysconf(_SC_PAGESIZE);
+	char *memory = pages(page);
+	struct ibv_mr *all = ibv_reg_mr(b.pd, NULL, SIZE_MAX, ALL_ACCESS | IBV_ACCESS_ON_DEMAND);
+
+	CHECK(all);
+	connect_ends(&a, &b);
+	CHECK(request(&a, &b, IBV_WR_ATOMIC_FETCH_AND_ADD, sge_of(&a, 8), (uintptr_t)memory + page, all->rkey) == IBV_WC_REM_ACCESS_ERR);
+	CHECK(!ibv_dereg_mr(all) && !munmap(memory, 2 * page));
+	close_all(context, &a, &b);
+}
+
+// A peer reads all memory of the process, also that of the Go half, whose garbage collector works all
+// the time.
+static void read_all(void)
+{
+	CHECK(!setenv("GOGC", "1", 1));
+	struct ibv_context *context = open_first();
+	struct end a = open_end(context, NULL, false), b = open_end(context, NULL, false);
+	struct ibv_mr *all = ibv_reg_mr(b.pd, NULL, SIZE_MAX, ALL_ACCESS | IBV_ACCESS_ON_DEMAND);
+	unsigned long from, to;
+	FILE *maps = fopen("/proc/self/maps", "r");
+	char line[PATH_MAX + 100], readable;
+
+	CHECK(all && maps);
+	connect_ends(&a, &b);
+	while (fgets(line, sizeof line, maps)) {
+		CHECK(sscanf(line, "%lx-%lx %c", &from, &to, &readable) == 3);
+		for (size_t step = (to - from) / 256 & ~7ul ?: 8; readable == 'r' && from < to && to >> 47 == 0; from += step)
+			request(&a, &b, IBV_WR_RDMA_READ, sge_of(&a, 8), from, all->rkey);
+	}
+	fclose(maps);
+	exchange(&a, &b);
+	CHECK(!ibv_dereg_mr(all));
+	close_all(context, &a, &b);
+}
+
+static int prefetch(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t flags, uint32_t lkey, const char *address, uint32_t length)
+{
+	struct ibv_sge list[2] = {{.addr = (uintptr_t)address, .lkey = lkey}, {.addr = (uintptr_t)address, .length = length, .lkey = lkey}};
+
+	return ibv_advise_mr(pd, advice, flags, list, 2);
+}
+
+static void advise(void)
+{
+	const enum ibv_advise_mr_advice read = IBV_ADVISE_MR_ADVICE_PREFETCH, write = IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE,
+		no_fault = IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT;
+	const uint32_t flush = IBV_ADVISE_MR_FLAG_FLUSH;
+	struct ibv_context *context = open_first();
+	struct end a = open_end(context, NULL, false);
+	struct ibv_pd *other = ibv_alloc_pd(context);
+	size_t page = sysconf(_SC_PAGESIZE);
+	char *memory = mmap(NULL, 3 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct ibv_mr *mr = ibv_reg_mr(a.pd, memory, 2 * page, ALL_ACCESS | IBV_ACCESS_ON_DEMAND);
+	struct ibv_mr *constant = ibv_reg_mr(a.pd, memory, 2 * page, IBV_ACCESS_REMOTE_READ | IBV_ACCESS_ON_DEMAND);
+	unsigned char present[2];
+
+	CHECK(other && memory != MAP_FAILED && mr && constant);
+	CHECK(!prefetch(a.pd, no_fault, flush, mr->lkey, memory, 2 * page) && !mincore(memory, 2 * page, present) && !(present[0] & 1) && !(present[1] & 1));
+	CHECK(!prefetch(a.pd, write, flush, mr->lkey, memory + page - 1, 2) && !mincore(memory, 2 * page, present) && present[0] & 1 && present[1] & 1);
+	CHECK(!prefetch(a.pd, read, 0, mr->lkey, memory, 2 * page) && !prefetch(a.pd, read, flush, constant->lkey, memory, 2 * page));
+	CHECK(prefetch(a.pd, write, 0, constant->lkey, memory, 8) == EPERM && prefetch(other, read, 0, mr->lkey, memory, 8) == EPERM);
+	CHECK(prefetch(a.pd, read, 0, mr->lkey, memory, 2 * page + 1) == EFAULT && prefetch(a.pd, read, 0, mr->lkey ^ 1, memory, 8) == EFAULT);
+	CHECK(prefetch(a.pd, read, 0, a.mr->lkey, a.buffer, 8) == EINVAL && prefetch(a.pd, read, 2, mr->lkey, memory, 8) == EINVAL);
+	CHECK(prefetch(a.pd, no_fault + 1, 0, mr->lkey, memory, 8) == ENOTSUP);
+	CHECK(!munmap(memory + page, page));
+	CHECK(prefetch(a.pd, read, flush, mr->lkey, memory, 2 * page) == EFAULT && prefetch(a.pd, write, flush, mr->lkey, memory, 2 * page) == EFAULT);
+	CHECK(!prefetch(a.pd, write, 0, mr->lkey, memory, 2 * page) && !prefetch(a.pd, no_fault, flush, mr->lkey, memory, 2 * page));
+	CHECK(!ibv_dereg_mr(mr) && !ibv_dereg_mr(constant) && !ibv_dealloc_pd(other));
+	close_end(&a, true);
+	CHECK(!ibv_close_device(context));
+}
+
 static void write_word(struct end *a, const struct end *b, struct ibv_sge sge, unsigned int flags, uint64_t offset)
 {
 	struct ibv_send_wr *bad, wr = {
@@ -1828,7 +1994,7 @@ static const struct {
 	{"exit_in_handler", exit_in_handler}, {"failed_opcodes", failed_opcodes}, {"fork_with_events", fork_with_events}, {"inline_nothing", inline_nothing},
 	{"interrupted_waits", interrupted_waits}, {"leak_in_group", leak_in_group}, {"signal_handlers", signal_handlers}, {"stale_handle", stale_handle},
 	{"fork_after_use", fork_after_use}, {"fork_before_use", fork_before_use}, {"killed", killed}, {"leak", leak}, {"limits", limits},
-	{"nonblocking", nonblocking}, {"reset_while_reading", reset_while_reading}, {"shared_channel", shared_channel},
+	{"nonblocking", nonblocking}, {"advise", advise}, {"on_demand", on_demand}, {"on_demand_atomics", on_demand_atomics}, {"read_all", read_all}, {"reset_while_reading", reset_while_reading}, {"shared_channel", shared_channel},
 	{"sysfs_files", sysfs_files}, {"threads", threads}, {"too_many_requests", too_many_requests},
 	{"waiting_threads", waiting_threads}, {"wrong_devices", wrong_devices}, {"wrong_paths", wrong_paths},
 };

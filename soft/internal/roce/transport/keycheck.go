@@ -77,6 +77,14 @@ func (g *grant) release() {
 	}
 }
 
+// faultNak is the code of a NAK to a request for memory that cannot be accessed.
+func (g *grant) faultNak() wire.NakCode {
+	if g.region.OnDemand {
+		return wire.NakRemoteAccess
+	}
+	return wire.NakRemoteOperation
+}
+
 // read returns the next n bytes for an Output, or false if they have been taken away. A window
 // of type 1 can be taken away under another lock than that of the Output, so read copies its
 // bytes to bounce. All other memory is taken away under the same lock.

@@ -3,6 +3,7 @@ package transport
 import (
 	"cmp"
 	"slices"
+	"syscall"
 
 	"github.com/verbena-rdma/verbena/soft/internal/roce/dma"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
@@ -16,6 +17,8 @@ type Region struct {
 	Access verbs.Access
 	Base   uint64 // address of the first byte
 	Mem    []byte
+	// OnDemand: a peer may name memory that cannot be accessed, and is told so.
+	OnDemand bool
 
 	closed  bool
 	bound   int32    // windows that are bound to it
@@ -120,6 +123,25 @@ func (m *Memory) find(key, domain uint32, addr uint64, n uint32, access verbs.Ac
 	}
 	b, ok := r.slice(addr, n)
 	return r, b, ok
+}
+
+// OnDemand returns the bytes of an entry that names a region on demand, or an errno of
+// ibv_advise_mr(3).
+func (m *Memory) OnDemand(e verbs.SGE, domain uint32, write bool) ([]byte, error) {
+	r := m.regions[e.LKey]
+	switch {
+	case r == nil:
+		return nil, syscall.EFAULT
+	case r.Domain != domain, write && r.Access&verbs.AccessLocalWrite == 0:
+		return nil, syscall.EPERM
+	case !r.OnDemand:
+		return nil, syscall.EINVAL
+	}
+	b, ok := r.slice(e.Addr, e.Length)
+	if !ok {
+		return nil, syscall.EFAULT
+	}
+	return b, nil
 }
 
 // incomingWrite is the destination of a peer's write.

@@ -254,7 +254,7 @@ func (q *QP) receiveWrite(p *wire.Packet) {
 		q.refuse(wire.NakRemoteAccess)
 		return
 	case fault != dma.NoFault:
-		q.refuse(wire.NakRemoteOperation)
+		q.refuse(q.writing.faultNak())
 		return
 	}
 	q.writing.placed(n)
@@ -345,7 +345,7 @@ func (q *QP) receiveAtomicRequest(p *wire.Packet) {
 	}
 	g.release()
 	if fault != dma.NoFault {
-		q.refuse(wire.NakRemoteOperation)
+		q.refuse(g.faultNak())
 		return
 	}
 	q.wordChanged(&g, execution{opcode: p.Opcode, psn: p.PSN, packets: 1, rkey: p.Atomic.RKey, addr: p.Atomic.VA, original: original})
@@ -382,7 +382,7 @@ func (q *QP) receiveAtomicWrite(p *wire.Packet) {
 	case lost:
 		return
 	case fault != dma.NoFault:
-		q.refuse(wire.NakRemoteOperation)
+		q.refuse(g.faultNak())
 		return
 	}
 	q.wordChanged(&g, execution{opcode: p.Opcode, psn: p.PSN, packets: 1, rkey: p.RETH.RKey, length: 8, addr: p.RETH.VA})
@@ -511,16 +511,20 @@ func (q *QP) nak(code wire.NakCode) {
 // and sends nothing more (IBTA 10.3.1). So a NAK that is lost does not come again: the peer ends
 // with retry exceeded, and only the responder's event names the cause.
 func (q *QP) refuse(code wire.NakCode) {
+	q.countNak(code)
+	q.nakPending = q.responses.reads() && !q.responses.Full() // otherwise the NAK has no place
+	q.nak(code)
+	if !q.nakPending {
+		q.failAfterNak(code)
+	}
+}
+
+func (q *QP) countNak(code wire.NakCode) {
 	switch code {
 	case wire.NakRemoteAccess:
 		q.counters.RemoteAccessErrors++
 	case wire.NakInvalidRequest:
 		q.counters.RemoteInvalidErrors++
-	}
-	q.nakPending = q.responses.reads() && !q.responses.Full() // otherwise the NAK has no place
-	q.nak(code)
-	if !q.nakPending {
-		q.failAfterNak(code)
 	}
 }
 

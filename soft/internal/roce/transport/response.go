@@ -126,12 +126,13 @@ func (q *QP) sendResponses(out Output, now time.Duration, budget int) int {
 			if r.long && q.controlled {
 				q.rate.Sent(int(min(r.left, q.largest)), now)
 			}
-			more, readable := q.sendReadResponse(out, p, r)
+			more, fault := q.sendReadResponse(out, p, r)
 			if !more {
 				q.responses.pop()
 			}
-			if !readable {
-				q.failAfterNak(wire.NakRemoteOperation)
+			if fault != 0 {
+				q.countNak(fault)
+				q.failAfterNak(fault)
 			}
 		}
 	}
@@ -144,8 +145,8 @@ func (q *QP) sendResponses(out Output, now time.Duration, budget int) int {
 const maxUnconfirmed = 64 << 20
 
 // sendReadResponse sends one packet of the response to a read. It reports whether more packets
-// follow, and whether the memory can be read.
-func (q *QP) sendReadResponse(out Output, p *wire.Packet, r *response) (more, readable bool) {
+// follow. fault is the code of the NAK if the memory cannot be read, otherwise zero.
+func (q *QP) sendReadResponse(out Output, p *wire.Packet, r *response) (more bool, fault wire.NakCode) {
 	n := min(r.left, q.largest)
 	pieces := q.pieces[:0]
 	if n > 0 {
@@ -153,7 +154,7 @@ func (q *QP) sendReadResponse(out Output, p *wire.Packet, r *response) (more, re
 		if !ok {
 			// The memory was taken away during the read.
 			sendNak(out, p, wire.NakRemoteAccess)
-			return false, true
+			return false, 0
 		}
 		pieces = append(pieces, b)
 		if cap(pieces) > cap(q.pieces) {
@@ -174,15 +175,16 @@ func (q *QP) sendReadResponse(out Output, p *wire.Packet, r *response) (more, re
 	p.AETH.Syndrome = wire.Ack(wire.AckUnlimited)
 	p.Pad = uint8(-n & 3)
 	if !out.Send(p, pieces, int(n)) {
-		sendNak(out, p, wire.NakRemoteOperation)
-		return false, false
+		fault = r.from.faultNak()
+		sendNak(out, p, fault)
+		return false, fault
 	}
 	q.unconfirmed += uint64(n)
 	r.begun = true
 	r.psn = wire.PSNAdd(r.psn, q.packetsOf(n))
 	r.from.addr += uint64(n)
 	r.left -= n
-	return !last, true
+	return !last, 0
 }
 
 // sendNak sends a refusal in place of a response.
