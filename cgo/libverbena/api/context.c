@@ -154,18 +154,12 @@ static void copy_prefix(void *to, size_t size, const void *from, size_t length)
 
 static int query_device_ex(struct ibv_context *context, const struct ibv_query_device_ex_input *input, struct ibv_device_attr_ex *attr, size_t size)
 {
-	struct ibv_device_attr_ex all = {0};
-	int error = vb_ready();
+	const struct ibv_device_attr_ex *all = &vb_context(context)->attr;
 
-	if (!error && input && input->comp_mask)
-		error = EINVAL;
-	if (!error && size < sizeof attr->orig_attr)
-		error = EINVAL;
-	if (!error)
-		error = vb.query_device(vb_context(context)->handle, &all);
-	if (!error)
-		copy_prefix(attr, size, &all, sizeof all);
-	return error;
+	if (input && input->comp_mask || size < sizeof attr->orig_attr)
+		return EINVAL;
+	copy_prefix(attr, size, all, sizeof *all);
+	return 0;
 }
 
 VB_EXPORT int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr)
@@ -350,6 +344,9 @@ VB_EXPORT struct ibv_context *ibv_open_device(struct ibv_device *device)
 	verbs->create_qp_ex = vb_create_qp_ex;
 	verbs->create_srq_ex = vb_create_srq_ex;
 	verbs->advise_mr = vb_advise_mr;
+	verbs->alloc_dm = vb_alloc_dm;
+	verbs->free_dm = vb_free_dm;
+	verbs->reg_dm_mr = vb_reg_dm_mr;
 	verbs->alloc_td = vb_alloc_td;
 	verbs->dealloc_td = vb_dealloc_td;
 	verbs->alloc_parent_domain = vb_alloc_parent_domain;
@@ -366,6 +363,12 @@ VB_EXPORT struct ibv_context *ibv_open_device(struct ibv_device *device)
 	pthread_mutex_init(&verbs->context.mutex, NULL);
 	verbs->context.abi_compat = __VERBS_ABI_IS_EXTENDED;
 	error = vb.open(device->name, context, &context->handle);
+	if (!error) {
+		error = vb.query_device(context->handle, &context->attr);
+		context->attr.max_dm_size = VB_DEVICE_MEMORY;
+		if (error)
+			vb.close(context->handle);
+	}
 	if (error) {
 		vb_events_close(&context->async);
 		free(context);

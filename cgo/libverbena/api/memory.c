@@ -85,15 +85,15 @@ struct ibv_pd *vb_alloc_parent_domain(struct ibv_context *context, struct ibv_pa
 
 static struct ibv_mr *new_mr(struct ibv_pd *pd, void *addr, size_t length)
 {
-	struct ibv_mr *mr = calloc(1, sizeof *mr);
+	struct vb_mr *mr = calloc(1, sizeof *mr);
 
 	if (!mr)
 		return NULL;
-	mr->context = pd->context;
-	mr->pd = pd;
-	mr->addr = addr;
-	mr->length = length;
-	return mr;
+	mr->base.context = pd->context;
+	mr->base.pd = pd;
+	mr->base.addr = addr;
+	mr->base.length = length;
+	return &mr->base;
 }
 
 static struct ibv_mr *made_mr(struct ibv_mr *mr, int error, const struct vd_new_object *made)
@@ -146,6 +146,8 @@ VB_EXPORT int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void
 {
 	int error = vb_ready();
 
+	if (flags & IBV_REREG_MR_CHANGE_TRANSLATION && vb_container(mr, struct vb_mr, base)->regions)
+		error = EOPNOTSUPP;
 	if (!flags || flags & ~IBV_REREG_MR_FLAGS_SUPPORTED || (flags & IBV_REREG_MR_CHANGE_PD && !pd) ||
 	    (flags & IBV_REREG_MR_CHANGE_TRANSLATION && (!addr || !length)))
 		error = EINVAL;
@@ -166,13 +168,17 @@ VB_EXPORT int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void
 
 VB_EXPORT int ibv_dereg_mr(struct ibv_mr *mr)
 {
+	_Atomic int *regions = vb_container(mr, struct vb_mr, base)->regions;
 	int error = vb_ready();
 
 	if (!error)
 		error = vb.destroy(VD_MR, mr->handle);
-	if (!error)
-		free(mr);
-	return error;
+	if (error)
+		return error;
+	if (regions)
+		--*regions;
+	free(mr);
+	return 0;
 }
 
 int vb_advise_mr(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t flags, struct ibv_sge *list, uint32_t count)
@@ -188,6 +194,8 @@ struct ibv_mw *vb_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)
 	struct vd_new_object made;
 	int error = mw ? vb_ready() : ENOMEM;
 
+	if (!error && type != IBV_MW_TYPE_1 && type != IBV_MW_TYPE_2)
+		error = EINVAL;
 	if (!error)
 		error = vb.alloc_mw(pd->handle, type, &made);
 	if (error) {

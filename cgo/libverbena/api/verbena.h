@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -134,6 +135,8 @@ int vb_share(struct vb_device *device);
 struct vb_context {
 	uint32_t handle;
 	struct vb_events async;
+	struct ibv_device_attr_ex attr; // forked children may query it
+	_Atomic size_t device_memory; // bytes that are allocated
 	struct verbs_context verbs; // must be last
 };
 
@@ -155,6 +158,14 @@ struct vb_pd {
 	struct vb_pd *parent; // of a parent domain: the domain that it stands for
 	_Atomic int refs;     // parent domains
 };
+
+struct vb_mr {
+	struct ibv_mr base;
+	_Atomic int *regions; // of device memory; NULL: of other memory
+};
+
+// VB_DEVICE_MEMORY is how much device memory a context has, in bytes.
+#define VB_DEVICE_MEMORY (1 << 20)
 
 #define VB_POLL_BATCH 16
 
@@ -211,6 +222,9 @@ int vb_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr *
 int vb_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
 int vb_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
 int vb_advise_mr(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t flags, struct ibv_sge *list, uint32_t count);
+struct ibv_dm *vb_alloc_dm(struct ibv_context *context, struct ibv_alloc_dm_attr *attr);
+int vb_free_dm(struct ibv_dm *dm);
+struct ibv_mr *vb_reg_dm_mr(struct ibv_pd *pd, struct ibv_dm *dm, uint64_t offset, size_t length, unsigned int access);
 struct ibv_mw *vb_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type);
 int vb_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind);
 int vb_dealloc_mw(struct ibv_mw *mw);

@@ -23,30 +23,31 @@ import (
 )
 
 // modules are those of rdma-core 44 that are not for one vendor's adapters, how many tests they
-// have, and how many of these pass with the rxe driver of Linux 6.1. It skips the others, except
-// that one of test_qpex fails.
+// have, how many of these pass with the rxe driver of Linux 6.1, and how many at least pass here. Both
+// skip the others, except that one of test_qpex fails with rxe. Here they skip what needs raw packets,
+// XRC, tag matching, ibv_import_device, a GPU's dma-buf, and huge pages on machines without.
 var modules = []struct {
-	name          string
-	tests, passed int
+	name             string
+	tests, rxe, here int
 }{
-	{"test_addr", 3, 3},
-	{"test_atomic", 9, 7},
-	{"test_cq", 4, 4},
-	{"test_cq_events", 2, 2},
-	{"test_cqex", 5, 4},
-	{"test_device", 22, 13},
-	{"test_flow", 5, 0},
-	{"test_fork", 1, 1},
-	{"test_mr", 27, 8},
-	{"test_odp", 17, 0},
-	{"test_parent_domain", 6, 0},
-	{"test_pd", 4, 4},
-	{"test_qp", 26, 21},
-	{"test_qpex", 20, 17},
-	{"test_rdmacm", 10, 0},
-	{"test_relaxed_ordering", 3, 2},
-	{"test_shared_pd", 1, 0},
-	{"test_tag_matching", 4, 0},
+	{"test_addr", 3, 3, 3},
+	{"test_atomic", 9, 7, 7},
+	{"test_cq", 4, 4, 4},
+	{"test_cq_events", 2, 2, 2},
+	{"test_cqex", 5, 4, 4},
+	{"test_device", 22, 13, 21},
+	{"test_flow", 5, 0, 0},
+	{"test_fork", 1, 1, 1},
+	{"test_mr", 27, 8, 17},
+	{"test_odp", 17, 0, 14},
+	{"test_parent_domain", 6, 0, 5},
+	{"test_pd", 4, 4, 4},
+	{"test_qp", 26, 21, 21},
+	{"test_qpex", 20, 17, 18},
+	{"test_rdmacm", 10, 0, 10},
+	{"test_relaxed_ordering", 3, 2, 2},
+	{"test_shared_pd", 1, 0, 0},
+	{"test_tag_matching", 4, 0, 0},
 }
 
 // python is Debian's, which finds the package python3-pyverbs.
@@ -163,15 +164,15 @@ func runSuite(t *testing.T, v variant, devices, suite string) {
 	for _, m := range modules {
 		o := runModule(t, v, devices, suite, m.name)
 		assert.Equal(t, m.tests, o.tests, "%s: tests", m.name)
-		assert.GreaterOrEqual(t, o.passed, m.passed, "%s: fewer tests pass than with rxe", m.name)
+		assert.GreaterOrEqual(t, o.passed, m.here, "%s: fewer tests pass than before", m.name)
 		n, reasons := 0, []string(nil)
 		for _, reason := range slices.Sorted(maps.Keys(o.skipped)) {
 			n += o.skipped[reason]
 			reasons = append(reasons, fmt.Sprintf("%d: %s", o.skipped[reason], reason))
 		}
 		assert.Equal(t, o.tests, o.passed+n+len(o.failed), "%s: tests without an outcome", m.name)
-		row(m.name, o.tests, o.passed, n, len(o.failed), m.passed, strings.Join(reasons, "; "))
-		tests, passed, skipped, failed, rxe = tests+o.tests, passed+o.passed, skipped+n, failed+len(o.failed), rxe+m.passed
+		row(m.name, o.tests, o.passed, n, len(o.failed), m.rxe, strings.Join(reasons, "; "))
+		tests, passed, skipped, failed, rxe = tests+o.tests, passed+o.passed, skipped+n, failed+len(o.failed), rxe+m.rxe
 	}
 	row("all", tests, passed, skipped, failed, rxe, "")
 	t.Log("\n" + table.String())

@@ -199,6 +199,13 @@ static void wait_for(pid_t child)
 	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
+static struct ibv_dm *alloc_dm(struct ibv_context *context, size_t length, uint32_t log_align, uint32_t mask)
+{
+	struct ibv_alloc_dm_attr attr = {.length = length, .log_align_req = log_align, .comp_mask = mask};
+
+	return ibv_alloc_dm(context, &attr);
+}
+
 // A child that was forked after the first use is refused with EPERM. One that is executed works.
 static void fork_after_use(void)
 {
@@ -213,7 +220,10 @@ static void fork_after_use(void)
 	if (!child) {
 		struct ibv_wc wc;
 		struct ibv_recv_wr *bad, wr = {0};
+		struct ibv_device_attr attr;
+		struct ibv_dm *dm;
 
+		CHECK(!ibv_query_device(context, &attr) && attr.max_qp > 0 && (dm = alloc_dm(context, 4096, 0, 0)) && !ibv_free_dm(dm));
 		CHECK(!ibv_get_device_list(NULL) && errno == EPERM);
 		CHECK(!ibv_open_device(device) && errno == EPERM);
 		CHECK(!ibv_alloc_pd(context) && errno == EPERM);
@@ -1170,9 +1180,9 @@ static void actions_while_loading(void)
 
 static void *query(void *context)
 {
-	struct ibv_device_attr attr;
+	struct ibv_port_attr attr;
 
-	CHECK(!ibv_query_device(context, &attr));
+	CHECK(!ibv_query_port(context, 1, &attr));
 	return NULL;
 }
 
@@ -1735,6 +1745,49 @@ static void advise(void)
 	CHECK(!ibv_close_device(context));
 }
 
+// Device memory has a limit, its regions keep it, and peers use it by offset.
+static void device_memory(void)
+{
+	struct ibv_context *context = open_first();
+	struct end a = open_end(context, NULL, false), b = open_end(context, NULL, false);
+	struct ibv_device_attr_ex attr;
+	char word[8];
+	struct ibv_dm *dm;
+	struct ibv_mr *mr, *none;
+
+	connect_ends(&a, &b);
+	CHECK(!ibv_query_device_ex(context, NULL, &attr) && attr.max_dm_size > 0);
+	CHECK(!alloc_dm(context, attr.max_dm_size + 1, 0, 0) && errno == EINVAL);
+	CHECK(!alloc_dm(context, SIZE_MAX, 0, 0) && errno == EINVAL && !alloc_dm(context, 0, 0, 0) && errno == EINVAL);
+	CHECK(!alloc_dm(context, 8, 13, 0) && errno == EINVAL && !alloc_dm(context, 8, 0, 1) && errno == EINVAL);
+	CHECK(dm = alloc_dm(context, attr.max_dm_size, 12, 0));
+	CHECK(!alloc_dm(context, 4, 0, 0) && errno == ENOMEM);
+	CHECK(!ibv_free_dm(dm) && (dm = alloc_dm(context, 4096, 0, 0)));
+
+	CHECK(!ibv_reg_dm_mr(b.pd, dm, 0, 4096, ALL_ACCESS) && errno == EINVAL);
+	CHECK(!ibv_reg_dm_mr(b.pd, dm, 64, 4096, ALL_ACCESS | IBV_ACCESS_ZERO_BASED) && errno == EINVAL);
+	CHECK(!ibv_reg_dm_mr(b.pd, dm, UINT64_MAX, 8, ALL_ACCESS | IBV_ACCESS_ZERO_BASED) && errno == EINVAL);
+	CHECK(mr = ibv_reg_dm_mr(b.pd, dm, 64, 128, ALL_ACCESS | IBV_ACCESS_ZERO_BASED));
+	CHECK(none = ibv_reg_dm_mr(b.pd, dm, 4096, 0, ALL_ACCESS | IBV_ACCESS_ZERO_BASED));
+	CHECK(ibv_free_dm(dm) == EBUSY);
+	CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, b.buffer, 8, 0) && errno == EOPNOTSUPP);
+
+	memcpy(a.buffer, "message", 8);
+	CHECK(request(&a, &b, IBV_WR_RDMA_WRITE, sge_of(&a, 8), 120, mr->rkey) == IBV_WC_SUCCESS);
+	CHECK(!ibv_memcpy_from_dm(word, dm, 184, 8) && strcmp(word, "message") == 0);
+	CHECK(request(&a, &b, IBV_WR_RDMA_WRITE, sge_of(&a, 8), 121, mr->rkey) == IBV_WC_REM_ACCESS_ERR);
+	CHECK(request(&a, &b, IBV_WR_RDMA_READ, sge_of(&a, 1), 0, none->rkey) == IBV_WC_REM_ACCESS_ERR);
+	*(uint64_t *)word = 41;
+	CHECK(!ibv_memcpy_to_dm(dm, 64, word, 8));
+	CHECK(request(&a, &b, IBV_WR_ATOMIC_FETCH_AND_ADD, sge_of(&a, 8), 0, mr->rkey) == IBV_WC_SUCCESS && *(uint64_t *)a.buffer == 41);
+
+	CHECK(ibv_memcpy_to_dm(dm, 2, word, 4) == EINVAL && ibv_memcpy_from_dm(word, dm, 0, 3) == EINVAL);
+	CHECK(ibv_memcpy_to_dm(dm, 4092, word, 8) == EFAULT && ibv_memcpy_from_dm(word, dm, UINT64_MAX - 3, 8) == EFAULT);
+	CHECK(!ibv_dereg_mr(mr) && !ibv_dereg_mr(none) && !ibv_free_dm(dm));
+	CHECK(!ibv_alloc_mw(b.pd, 3) && errno == EINVAL);
+	close_all(context, &a, &b);
+}
+
 static void write_word(struct end *a, const struct end *b, struct ibv_sge sge, unsigned int flags, uint64_t offset)
 {
 	struct ibv_send_wr *bad, wr = {
@@ -1994,7 +2047,7 @@ static const struct {
 	{"exit_in_handler", exit_in_handler}, {"failed_opcodes", failed_opcodes}, {"fork_with_events", fork_with_events}, {"inline_nothing", inline_nothing},
 	{"interrupted_waits", interrupted_waits}, {"leak_in_group", leak_in_group}, {"signal_handlers", signal_handlers}, {"stale_handle", stale_handle},
 	{"fork_after_use", fork_after_use}, {"fork_before_use", fork_before_use}, {"killed", killed}, {"leak", leak}, {"limits", limits},
-	{"nonblocking", nonblocking}, {"advise", advise}, {"on_demand", on_demand}, {"on_demand_atomics", on_demand_atomics}, {"read_all", read_all}, {"reset_while_reading", reset_while_reading}, {"shared_channel", shared_channel},
+	{"nonblocking", nonblocking}, {"advise", advise}, {"device_memory", device_memory}, {"on_demand", on_demand}, {"on_demand_atomics", on_demand_atomics}, {"read_all", read_all}, {"reset_while_reading", reset_while_reading}, {"shared_channel", shared_channel},
 	{"sysfs_files", sysfs_files}, {"threads", threads}, {"too_many_requests", too_many_requests},
 	{"waiting_threads", waiting_threads}, {"wrong_devices", wrong_devices}, {"wrong_paths", wrong_paths},
 };

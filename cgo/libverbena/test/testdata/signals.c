@@ -38,13 +38,13 @@ static void *use_verbs(void *unused)
 {
 	struct ibv_device **list;
 	struct ibv_context *context;
-	struct ibv_device_attr attr;
+	struct ibv_port_attr attr;
 	sigset_t before, after;
 
 	CHECK(!pthread_sigmask(SIG_SETMASK, NULL, &before));
 	CHECK((list = ibv_get_device_list(NULL)) && list[0]);
 	CHECK(context = ibv_open_device(list[0]));
-	CHECK(!ibv_query_device(context, &attr));
+	CHECK(!ibv_query_port(context, 1, &attr));
 	CHECK(!ibv_close_device(context));
 	ibv_free_device_list(list);
 	CHECK(!pthread_sigmask(SIG_SETMASK, NULL, &after));
