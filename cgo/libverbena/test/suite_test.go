@@ -142,10 +142,22 @@ func readReport(t *testing.T, name string) (o outcome) {
 	return o
 }
 
+// reserveHugePages gives the machine some huge pages during the test, if it has none and may have.
+func reserveHugePages(t *testing.T) {
+	const number = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
+	if before, err := os.ReadFile(number); err != nil || strings.TrimSpace(string(before)) != "0" {
+		return
+	}
+	if os.WriteFile(number, []byte("8"), 0) == nil {
+		t.Cleanup(func() { require.NoError(t, os.WriteFile(number, []byte("0"), 0)) })
+	}
+}
+
 // TestSuite runs rdma-core's tests, and prints a table beside what passes with rxe. With -short
 // it does so once; otherwise also without shared memory, and with AddressSanitizer.
 func TestSuite(t *testing.T) {
 	suite := suiteFolder(t)
+	reserveHugePages(t)
 	t.Run("plain", func(t *testing.T) { runSuite(t, plain, "soft-lo", suite) })
 	if testing.Short() {
 		return
