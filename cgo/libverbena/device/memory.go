@@ -8,6 +8,7 @@ import "C"
 import (
 	"fmt"
 	"math"
+	"runtime"
 	"unsafe"
 
 	"github.com/verbena-rdma/verbena/cgo/internal/abi"
@@ -86,17 +87,25 @@ func (m *region) describe(to *C.struct_vd_new_object) {
 	to.number, to.rkey = C.uint32_t(m.LKey()), C.uint32_t(m.RKey())
 }
 
+// lowest is the first address that can be registered. Faults below it are those of nil to Go, which does
+// not say where they were.
+const lowest = 4096
+
+// highest is the end of a process's memory. Beyond it, faults do not say where they were.
+func highest() uintptr {
+	if runtime.GOARCH == "amd64" {
+		return 1 << 47
+	}
+	return 1 << 48
+}
+
 // memory returns the bytes that a program wants to register.
-func (c *deviceContext) memory(addr unsafe.Pointer, length C.size_t) ([]byte, error) {
-	if addr == nil || uint64(length) > c.device.attr.MaxMRSize || uintptr(addr)+uintptr(length) < uintptr(addr) {
-		return nil, fmt.Errorf("register %d bytes at %p: they run past the end of memory, or begin at NULL: %w", length, addr, verbs.ErrInvalid)
+func memory(addr unsafe.Pointer, length C.size_t) ([]byte, error) {
+	if at, end := uintptr(addr), highest(); at < lowest || at > end || uintptr(length) > end-at {
+		return nil, fmt.Errorf("register %d bytes at %p: they are not between %#x and %#x, where programs have memory: %w", length, addr, lowest, end, verbs.ErrInvalid)
 	}
 	return unsafe.Slice((*byte)(addr), int(length)), nil
 }
-
-// lowest is the first address of an implicit region, which has all memory. Go takes lower ones for those
-// of nil.
-const lowest = 4096
 
 //export vd_reg_mr
 func vd_reg_mr(pd C.uint32_t, addr unsafe.Pointer, length C.size_t, iova C.uint64_t, flags C.uint32_t, made *C.struct_vd_new_object) C.int {
@@ -108,19 +117,19 @@ func vd_reg_mr(pd C.uint32_t, addr unsafe.Pointer, length C.size_t, iova C.uint6
 	if err != nil {
 		return errnoOf(err)
 	}
+	if flags&C.IBV_ACCESS_ZERO_BASED != 0 {
+		iova = 0
+	}
 	reg := p.RegMRAt
 	if flags&C.IBV_ACCESS_ON_DEMAND != 0 {
 		reg = p.RegOnDemand
-		if addr == nil && length == math.MaxUint64 {
-			addr, length, iova = unsafe.Add(nil, lowest), C.size_t(p.context.device.attr.MaxMRSize-lowest), iova+lowest
+		if addr == nil && length == math.MaxUint64 && iova == 0 { // an implicit region: all memory
+			addr, length, iova = unsafe.Add(nil, lowest), C.size_t(highest()-lowest), lowest
 		}
 	}
-	mem, err := p.context.memory(addr, length)
+	mem, err := memory(addr, length)
 	if err != nil {
 		return errnoOf(err)
-	}
-	if flags&C.IBV_ACCESS_ZERO_BASED != 0 {
-		iova = 0
 	}
 	mr, err := reg(mem, uint64(iova), access)
 	if err != nil {
@@ -147,7 +156,7 @@ func vd_rereg_mr(mr C.uint32_t, flags C.int, pd C.uint32_t, addr unsafe.Pointer,
 		change.PD = p.PD
 	}
 	if flags&C.IBV_REREG_MR_CHANGE_TRANSLATION != 0 {
-		if change.Mem, err = m.context.memory(addr, length); err != nil {
+		if change.Mem, err = memory(addr, length); err != nil {
 			return errnoOf(err)
 		}
 	}

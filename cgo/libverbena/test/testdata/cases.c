@@ -1632,7 +1632,7 @@ static void on_demand(void)
 	struct end a = open_end(context, NULL, false), b = open_end(context, NULL, false);
 	size_t page = sysconf(_SC_PAGESIZE);
 	char *memory = pages(page);
-	struct ibv_mr *all, *some;
+	struct ibv_mr *all, *based, *some;
 	struct ibv_sge sge = sge_of(&a, 8), own;
 
 	connect_ends(&a, &b);
@@ -1640,6 +1640,14 @@ static void on_demand(void)
 	CHECK(some = ibv_reg_mr(b.pd, memory, 3 * page, ALL_ACCESS | IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB));
 	CHECK(all = ibv_reg_mr(b.pd, NULL, SIZE_MAX, ALL_ACCESS | IBV_ACCESS_ON_DEMAND));
 	CHECK(all->length == SIZE_MAX);
+	CHECK(!ibv_reg_mr(b.pd, (void *)8, 2 * page, ALL_ACCESS | IBV_ACCESS_ON_DEMAND) && errno == EINVAL);
+	CHECK(!ibv_reg_mr(b.pd, (void *)((UINT64_C(1) << 48) - page), 2 * page, ALL_ACCESS | IBV_ACCESS_ON_DEMAND) && errno == EINVAL);
+	CHECK(ibv_rereg_mr(some, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, (void *)8, 2 * page, 0) && errno == EINVAL);
+	CHECK(!ibv_reg_mr_iova(b.pd, NULL, SIZE_MAX, 8, ALL_ACCESS | IBV_ACCESS_ON_DEMAND) && errno == EINVAL);
+	CHECK(based = ibv_reg_mr(b.pd, NULL, SIZE_MAX, ALL_ACCESS | IBV_ACCESS_ON_DEMAND | IBV_ACCESS_ZERO_BASED));
+	memcpy(a.buffer, "message", 8);
+	CHECK(request(&a, &b, IBV_WR_RDMA_WRITE, sge, (uintptr_t)memory, based->rkey) == IBV_WC_SUCCESS && !strcmp(memory, "message"));
+	CHECK(!ibv_dereg_mr(based));
 	const uint64_t nowhere[] = {0, 8, 4088, (uintptr_t)memory + 2 * page, (UINT64_C(1) << 47) - 8, UINT64_C(1) << 47, UINT64_C(1) << 63, UINT64_MAX - 7};
 
 	for (size_t i = 0; i < ACCESSES; i++) {
