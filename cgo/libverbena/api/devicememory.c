@@ -13,7 +13,7 @@ struct device_memory {
 	struct ibv_dm base;
 	size_t length;
 	char *bytes;
-	_Atomic int regions;
+	_Atomic int users; // regions
 };
 
 static struct device_memory *memory_of(struct ibv_dm *dm)
@@ -79,7 +79,7 @@ int vb_free_dm(struct ibv_dm *dm)
 {
 	struct device_memory *m = memory_of(dm);
 
-	if (m->regions)
+	if (m->users)
 		return EBUSY;
 	atomic_fetch_sub(&vb_context(dm->context)->device_memory, m->length);
 	free(m->bytes);
@@ -98,9 +98,9 @@ struct ibv_mr *vb_reg_dm_mr(struct ibv_pd *pd, struct ibv_dm *dm, uint64_t offse
 	mr = length ? ibv_reg_mr(pd, m->bytes + offset, length, access) : ibv_reg_mr(pd, m->bytes, 1, IBV_ACCESS_ZERO_BASED);
 	if (!mr)
 		return NULL;
-	m->regions++;
+	m->users++;
 	mr->addr = NULL;
 	mr->length = length;
-	vb_container(mr, struct vb_mr, base)->regions = &m->regions;
+	vb_container(mr, struct vb_mr, base)->users = &m->users;
 	return mr;
 }

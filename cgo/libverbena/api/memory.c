@@ -146,7 +146,7 @@ VB_EXPORT int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void
 {
 	int error = vb_ready();
 
-	if (flags & IBV_REREG_MR_CHANGE_TRANSLATION && vb_container(mr, struct vb_mr, base)->regions)
+	if (vb_container(mr, struct vb_mr, base)->users)
 		error = EOPNOTSUPP;
 	if (!flags || flags & ~IBV_REREG_MR_FLAGS_SUPPORTED || (flags & IBV_REREG_MR_CHANGE_PD && !pd) ||
 	    (flags & IBV_REREG_MR_CHANGE_TRANSLATION && (!addr || !length)))
@@ -168,15 +168,15 @@ VB_EXPORT int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void
 
 VB_EXPORT int ibv_dereg_mr(struct ibv_mr *mr)
 {
-	_Atomic int *regions = vb_container(mr, struct vb_mr, base)->regions;
+	_Atomic int *users = vb_container(mr, struct vb_mr, base)->users;
 	int error = vb_ready();
 
 	if (!error)
 		error = vb.destroy(VD_MR, mr->handle);
 	if (error)
 		return error;
-	if (regions)
-		--*regions;
+	if (users)
+		--*users;
 	free(mr);
 	return 0;
 }

@@ -161,7 +161,7 @@ struct vb_pd {
 
 struct vb_mr {
 	struct ibv_mr base;
-	_Atomic int *regions; // of device memory; NULL: of other memory
+	_Atomic int *users; // of its device memory; NULL: it has other memory
 };
 
 // VB_DEVICE_MEMORY is how much device memory a context has, in bytes.

@@ -1581,7 +1581,6 @@ static void too_many_requests(void)
 	close_all(context, &a, &b);
 }
 
-// write_word posts an atomic write of 8 bytes by ibv_post_send.
 #define ALL_ACCESS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
 
 static void reconnect(struct end *a, struct end *b)
@@ -1779,6 +1778,7 @@ static void device_memory(void)
 	CHECK(none = ibv_reg_dm_mr(b.pd, dm, 4096, 0, ALL_ACCESS | IBV_ACCESS_ZERO_BASED));
 	CHECK(ibv_free_dm(dm) == EBUSY);
 	CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, b.buffer, 8, 0) && errno == EOPNOTSUPP);
+	CHECK(ibv_rereg_mr(none, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, ALL_ACCESS | IBV_ACCESS_ZERO_BASED) && errno == EOPNOTSUPP);
 
 	memcpy(a.buffer, "message", 8);
 	CHECK(request(&a, &b, IBV_WR_RDMA_WRITE, sge_of(&a, 8), 120, mr->rkey) == IBV_WC_SUCCESS);
@@ -1796,6 +1796,7 @@ static void device_memory(void)
 	close_all(context, &a, &b);
 }
 
+// write_word posts an atomic write of 8 bytes by ibv_post_send.
 static void write_word(struct end *a, const struct end *b, struct ibv_sge sge, unsigned int flags, uint64_t offset)
 {
 	struct ibv_send_wr *bad, wr = {
