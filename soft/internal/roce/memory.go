@@ -118,13 +118,14 @@ func (p *protectionDomain) RegOnDemand(mem []byte, iova uint64, access verbs.Acc
 	return p.registerAt(&transport.Region{Access: access, Mem: mem, Base: iova, OnDemand: true})
 }
 
-// Prefetch implements cverbs.PD.
+// Prefetch implements cverbs.PD. The memory may be another's by the time that its pages come in, since the
+// lock is free then; this changes nothing in them.
 func (p *protectionDomain) Prefetch(e verbs.SGE, write, wait bool) error {
 	d := p.device
 	d.mu.Lock()
 	mem, err := d.mu.memory.OnDemand(e, p.id, write)
 	d.mu.Unlock()
-	if err == nil && wait && dma.Touch(mem, write) != dma.NoFault {
+	if err == nil && wait && !dma.FarOf(mem).Populate(write) {
 		err = syscall.EFAULT
 	}
 	if err != nil {

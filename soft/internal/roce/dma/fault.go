@@ -1,9 +1,7 @@
 package dma
 
 import (
-	"os"
 	"runtime"
-	"runtime/debug"
 	"sync/atomic"
 	"unsafe"
 )
@@ -63,27 +61,6 @@ func CompareSwap(b []byte, expected, swap uint64) (original uint64, f Fault) {
 			return original, NoFault
 		}
 	}
-}
-
-// Touch accesses each page of b. write: so that the pages can be written.
-func Touch(b []byte, write bool) Fault {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	for page, at := os.Getpagesize(), 0; at < len(b); {
-		first := &b[at]
-		in := int(uintptr(unsafe.Pointer(first))) & (page - 1)
-		f := NoFault
-		if write {
-			_, f = FetchAdd(unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(first), -(in&7))), 8), 0)
-		} else {
-			var to [1]byte
-			f = Copy(to[:], b[at:at+1])
-		}
-		if f != NoFault {
-			return f
-		}
-		at += page - in
-	}
-	return NoFault
 }
 
 // IsWord reports whether b is an aligned word.
