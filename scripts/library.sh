@@ -24,9 +24,8 @@ sources=cgo/libverbena/api
 "${CC:-cc}" -std=gnu11 -O2 -g -fPIC -Wall -Wextra -Werror -Wno-missing-field-initializers -Wno-parentheses \
 	-fvisibility=hidden "${cflags[@]}" -Icgo/libverbena/device -shared \
 	-Wl,-z,nodelete -Wl,--version-script=$sources/libverbena.map -o "$folder/libverbena.so" $sources/*.c -ldl -lpthread
-# Goroutines are not preempted by signals, which would interrupt system calls of the program. Pointers
-# to memory of an implicit region may point anywhere, also into free memory of Go's heap.
-CGO_ENABLED=1 "$go" build -tags verbs -ldflags=-X=runtime.godebugDefault=asyncpreemptoff=1,invalidptr=0 "${goflags[@]}" -buildmode=c-shared -o "$folder/libverbena-device.so" ./cgo/libverbena/device
+# Goroutines are not preempted by signals, which would interrupt system calls of the program.
+CGO_ENABLED=1 "$go" build -tags verbs -ldflags=-X=runtime.godebugDefault=asyncpreemptoff=1 "${goflags[@]}" -buildmode=c-shared -o "$folder/libverbena-device.so" ./cgo/libverbena/device
 rm -f "$folder/libverbena-device.h"
 # verbena run adds these folders to LD_LIBRARY_PATH.
 for name in libibverbs librdmacm; do

@@ -10,11 +10,10 @@ type PD interface {
 	verbs.PD
 	// RegMRAt is RegMR of a region whose first byte has the address iova in work requests of
 	// this program and of peers (ibv_reg_mr_iova(3)). A region that runs past the end of the
-	// address space is an error that matches ErrInvalid.
-	RegMRAt(mem []byte, iova uint64, access verbs.Access) (verbs.MR, error)
-	// RegOnDemand is RegMRAt with on-demand paging: parts of the memory may be inaccessible, now or
-	// later. A peer that names them gets a remote access error.
-	RegOnDemand(mem []byte, iova uint64, access verbs.Access) (verbs.MR, error)
+	// address space is an error that matches ErrInvalid. With onDemand, parts of the memory may be
+	// inaccessible, now or later (on-demand paging). An RC peer that names them gets a remote access
+	// error, an SRD peer that of a bad address; messages of UC are lost.
+	RegMRAt(mem []byte, iova uint64, access verbs.Access, onDemand bool) (verbs.MR, error)
 	// Prefetch is ibv_advise_mr(3) for an entry, with the errors that its manual page gives. It
 	// accesses each page if wait is true. write: the memory is to be written.
 	Prefetch(e verbs.SGE, write, wait bool) error
@@ -24,9 +23,10 @@ type PD interface {
 type MRChange struct {
 	PD  verbs.PD // nil: the same domain
 	Mem []byte   // nil: the same memory; otherwise the region's addresses are those of its bytes
-	// ChangeAccess: the region gets the rights in Access.
+	// ChangeAccess: the region gets the rights in Access, and is on demand only if OnDemand is set.
 	ChangeAccess bool
 	Access       verbs.Access // the new rights
+	OnDemand     bool
 	// NewKey: the region gets other keys. What has the old ones reaches the memory no more.
 	NewKey bool
 }

@@ -247,12 +247,12 @@ func vd_query_device(handle C.uint32_t, to *C.struct_ibv_device_attr_ex) C.int {
 	o.max_ah = C.int(a.MaxAH)
 	o.max_srq, o.max_srq_wr, o.max_srq_sge = C.int(a.MaxSRQ), C.int(a.MaxSRQWR), C.int(a.MaxSRQSGE)
 	o.max_pkeys, o.local_ca_ack_delay, o.phys_port_cnt = 1, 15, C.uint8_t(a.Ports)
-	const received = C.IBV_ODP_SUPPORT_SEND | C.IBV_ODP_SUPPORT_RECV | C.IBV_ODP_SUPPORT_SRQ_RECV
+	const messages = C.IBV_ODP_SUPPORT_SEND | C.IBV_ODP_SUPPORT_RECV | C.IBV_ODP_SUPPORT_SRQ_RECV
 	to.odp_caps.general_caps = C.IBV_ODP_SUPPORT | C.IBV_ODP_SUPPORT_IMPLICIT
 	transports := &to.odp_caps.per_transport_caps
-	transports.rc_odp_caps = received | C.IBV_ODP_SUPPORT_WRITE | C.IBV_ODP_SUPPORT_READ | C.IBV_ODP_SUPPORT_ATOMIC
-	transports.uc_odp_caps = received | C.IBV_ODP_SUPPORT_WRITE
-	transports.ud_odp_caps = received
+	transports.rc_odp_caps = messages | C.IBV_ODP_SUPPORT_WRITE | C.IBV_ODP_SUPPORT_READ | C.IBV_ODP_SUPPORT_ATOMIC
+	transports.uc_odp_caps = messages | C.IBV_ODP_SUPPORT_WRITE
+	transports.ud_odp_caps = messages
 	to.completion_timestamp_mask = math.MaxUint64
 	to.hca_core_clock = C.uint64_t(a.ClockFrequency / 1000) // kHz
 	to.device_cap_flags_ex = C.uint64_t(flags)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"syscall"
 	"unsafe"
 
 	"github.com/verbena-rdma/verbena/cgo/internal/abi"
@@ -75,12 +76,12 @@ func vd_alloc_pd(handle C.uint32_t, to *C.uint32_t) C.int {
 const ignoredAccess = C.IBV_ACCESS_HUGETLB | C.IBV_ACCESS_OPTIONAL_RANGE
 
 // accessOf converts the access flags of a memory region.
-func accessOf(flags C.uint32_t) (verbs.Access, error) {
-	a := abi.Access(uint32(flags)) &^ (verbs.AccessZeroBased | verbs.AccessRelaxedOrdering)
-	if unknown := uint32(flags) &^ (abi.AccessFlags(a) | ignoredAccess | C.IBV_ACCESS_ZERO_BASED); unknown != 0 {
-		return 0, fmt.Errorf("register memory with the access flags %#x: software devices do not have %#x: %w", uint32(flags), unknown, verbs.ErrNotSupported)
+func accessOf(flags C.uint32_t) (a verbs.Access, onDemand bool, err error) {
+	a = abi.Access(uint32(flags)) &^ (verbs.AccessZeroBased | verbs.AccessRelaxedOrdering)
+	if unknown := uint32(flags) &^ (abi.AccessFlags(a) | ignoredAccess | C.IBV_ACCESS_ZERO_BASED | C.IBV_ACCESS_ON_DEMAND); unknown != 0 {
+		return 0, false, fmt.Errorf("register memory with the access flags %#x: software devices do not have %#x: %w", uint32(flags), unknown, verbs.ErrNotSupported)
 	}
-	return a, nil
+	return a, flags&C.IBV_ACCESS_ON_DEMAND != 0, nil
 }
 
 func (m *region) describe(to *C.struct_vd_new_object) {
@@ -113,25 +114,21 @@ func vd_reg_mr(pd C.uint32_t, addr unsafe.Pointer, length C.size_t, iova C.uint6
 	if p == nil {
 		return noSuch
 	}
-	access, err := accessOf(flags &^ C.IBV_ACCESS_ON_DEMAND)
+	access, onDemand, err := accessOf(flags)
 	if err != nil {
 		return errnoOf(err)
 	}
 	if flags&C.IBV_ACCESS_ZERO_BASED != 0 {
 		iova = 0
 	}
-	reg := p.RegMRAt
-	if flags&C.IBV_ACCESS_ON_DEMAND != 0 {
-		reg = p.RegOnDemand
-		if addr == nil && length == math.MaxUint64 && iova == 0 { // an implicit region: all memory
-			addr, length, iova = unsafe.Add(nil, lowest), C.size_t(highest()-lowest), lowest
-		}
+	if onDemand && addr == nil && length == math.MaxUint64 && iova == 0 { // an implicit region: all memory
+		addr, length, iova = unsafe.Add(nil, lowest), C.size_t(highest()-lowest), lowest
 	}
 	mem, err := memory(addr, length)
 	if err != nil {
 		return errnoOf(err)
 	}
-	mr, err := reg(mem, uint64(iova), access)
+	mr, err := p.RegMRAt(mem, uint64(iova), access, onDemand)
 	if err != nil {
 		return errnoOf(err)
 	}
@@ -162,7 +159,7 @@ func vd_rereg_mr(mr C.uint32_t, flags C.int, pd C.uint32_t, addr unsafe.Pointer,
 	}
 	if flags&C.IBV_REREG_MR_CHANGE_ACCESS != 0 {
 		change.ChangeAccess = true
-		if change.Access, err = accessOf(access); err != nil {
+		if change.Access, change.OnDemand, err = accessOf(access); err != nil {
 			return errnoOf(err)
 		}
 	}
@@ -175,7 +172,10 @@ func vd_reg_dmabuf_mr(pd C.uint32_t, offset C.uint64_t, length C.size_t, iova C.
 	if p == nil {
 		return noSuch
 	}
-	access, err := accessOf(flags)
+	access, onDemand, err := accessOf(flags)
+	if onDemand {
+		err = fmt.Errorf("register a dma-buf: it cannot be on demand: %w", verbs.ErrNotSupported)
+	}
 	if err != nil {
 		return errnoOf(err)
 	}
@@ -193,8 +193,13 @@ func vd_reg_dmabuf_mr(pd C.uint32_t, offset C.uint64_t, length C.size_t, iova C.
 //export vd_advise_mr
 func vd_advise_mr(pd C.uint32_t, advice C.int, flags C.uint32_t, list *C.struct_ibv_sge, n C.uint32_t) C.int {
 	p := domains.get(uint32(pd))
-	if p == nil || flags&^C.IB_UVERBS_ADVISE_MR_FLAG_FLUSH != 0 {
+	switch {
+	case p == nil:
 		return noSuch
+	case flags&^C.IB_UVERBS_ADVISE_MR_FLAG_FLUSH != 0:
+		return errnoOf(fmt.Errorf("advise: software devices do not have the flags %#x: %w", flags, verbs.ErrInvalid))
+	case list == nil && n > 0:
+		return errnoOf(fmt.Errorf("advise: the list of %d entries is NULL: %w", n, syscall.EFAULT))
 	}
 	if advice < C.IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH || advice > C.IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT {
 		return errnoOf(fmt.Errorf("advise: software devices do not have advice %d: %w", advice, verbs.ErrNotSupported))

@@ -55,7 +55,6 @@ var cases = map[string]struct {
 	"little_address_space":  {message: "reserve 2 GiB of address space: Cannot allocate memory", plain: true},
 	"no_more_files":         {message: "too many open files", leaks: true},
 	"on_demand_atomics":     {plain: true}, // the fault is in the race detector's own code
-	"read_all":              {plain: true}, // the race detector's build has Go's default for invalid pointers
 	"stale_handle":          {leaks: true},
 	"wrong_devices":         {message: `interface "nonsense" does not exist`, devices: "soft-lo soft-nonsense"},
 }

@@ -4,9 +4,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/stretchr/testify/assert"
@@ -251,9 +254,9 @@ func TestOnDemand(t *testing.T) {
 		defer func() { require.NoError(t, unix.Munmap(mem)) }()
 		require.NoError(t, unix.Mprotect(mem[size:], unix.PROT_NONE))
 		pd := y.dev.DefaultPD().(cverbs.PD)
-		_, err = pd.RegMRAt(mem, 8, rights)
+		_, err = pd.RegMRAt(mem, 8, rights, false)
 		require.ErrorIs(t, err, unix.EFAULT)
-		mr, err := pd.RegOnDemand(mem, 8, rights)
+		mr, err := pd.RegMRAt(mem, 8, rights, true)
 		require.NoError(t, err)
 		refused := counter(t, y.dev, "resp_remote_access_errors")
 		request := func(op verbs.Opcode, off, n int) verbs.Status {
@@ -283,11 +286,158 @@ func TestOnDemand(t *testing.T) {
 		require.Equal(t, verbs.StatusSuccess, request(verbs.OpWrite, size, size))
 		require.Equal(t, x.mem[:size], mem[size:])
 
-		// A change keeps it a region on demand.
+		// A change says whether it is still on demand.
+		change := cverbs.MRChange{ChangeAccess: true, Access: rights &^ verbs.AccessRemoteWrite}
+		require.NoError(t, mr.(cverbs.MR).Reregister(change))
+		require.ErrorIs(t, pd.Prefetch(e, false, true), unix.EINVAL)
+		require.Equal(t, verbs.StatusSuccess, request(verbs.OpRead, size, 8))
+		change.OnDemand = true
+		require.NoError(t, mr.(cverbs.MR).Reregister(change))
 		require.NoError(t, unix.Mprotect(mem[size:], unix.PROT_NONE))
-		require.NoError(t, mr.(cverbs.MR).Reregister(cverbs.MRChange{ChangeAccess: true, Access: rights &^ verbs.AccessRemoteWrite}))
+		require.NoError(t, mr.(cverbs.MR).Reregister(cverbs.MRChange{NewKey: true}))
+		change.OnDemand = false
+		require.ErrorIs(t, mr.(cverbs.MR).Reregister(change), unix.EFAULT)
 		require.Equal(t, verbs.StatusRemoteAccessError, request(verbs.OpRead, size, 8))
 		require.NoError(t, mr.Close())
 		require.ErrorIs(t, pd.Prefetch(e, false, false), unix.EFAULT)
+	})
+}
+
+// A region on demand may have any memory of the process, also free memory of Go's heap. A pointer there
+// would end the process in the next garbage collection.
+func TestOnDemandInFreeMemory(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // nothing is collected in between, and no free memory used
+	overEachPath(t, 4<<10, func(t *testing.T, x, y *side) {
+		const rights = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
+		type object [9 << 7]uint64
+		var free []uint64
+		objects := make([]*object, 200)
+		for i := range objects {
+			objects[i] = new(object)
+		}
+		for i := 0; i < len(objects); i += 2 {
+			free = append(free, uint64(uintptr(unsafe.Pointer(objects[i]))))
+			objects[i] = nil
+		}
+		runtime.GC()
+		all := unsafe.Slice((*byte)(unsafe.Add(nil, 4096)), 1<<47-4096)
+		yMR := must(y.dev.DefaultPD().(cverbs.PD).RegMRAt(all, 4096, rights, true))
+		xMR := must(x.dev.DefaultPD().(cverbs.PD).RegMRAt(all, 4096, rights, true))
+		at := func(mr verbs.MR, n int) (e verbs.SGE) {
+			e, free = verbs.SGE{Addr: free[0], Length: uint32(n), LKey: mr.LKey()}, free[1:]
+			return e
+		}
+		collect := func() {
+			runtime.GC()
+			runtime.GC()
+		}
+		for _, op := range []verbs.Opcode{verbs.OpWrite, verbs.OpRead, verbs.OpFetchAdd, verbs.OpCompareSwap, verbs.OpAtomicWrite, verbs.OpSend} {
+			for _, n := range []int{8, 4 << 10} {
+				if n > 8 && (op == verbs.OpFetchAdd || op == verbs.OpCompareSwap || op == verbs.OpAtomicWrite) {
+					continue
+				}
+				remote := at(yMR, n)
+				wr := verbs.SendWR{Op: op, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{at(xMR, n)}, RemoteAddr: remote.Addr, RKey: yMR.RKey()}
+				if op == verbs.OpSend {
+					_, err := y.qp.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{remote}}})
+					require.NoError(t, err)
+					collect()
+				}
+				x.post(wr)
+				collect()
+				require.Equal(t, verbs.StatusSuccess, x.wait(1)[0].Status, "%v of %d bytes", op, n)
+				if op == verbs.OpSend {
+					require.Equal(t, verbs.StatusSuccess, y.wait(1)[0].Status)
+				}
+				collect()
+			}
+		}
+		require.NoError(t, yMR.Close())
+		require.NoError(t, xMR.Close())
+		runtime.KeepAlive(objects)
+	})
+}
+
+// A message fails if it begins in accessible memory of a region on demand and ends beyond that: on each
+// path, with each kind of key, in one packet and in several.
+func TestOnDemandInPart(t *testing.T) {
+	const size = 32 << 10
+	open := func(t *testing.T, path string) (x, y *side, mr verbs.MR) {
+		cfg := Config{DisableLocal: path == "UDP"}
+		x = openSide(t, cfg, size)
+		if y = x; path != "itself" {
+			y = openSide(t, cfg, size)
+			y.connect(x)
+		}
+		x.connect(y)
+		if path == "shared memory" {
+			awaitSharedMemory(x, y)
+		}
+		mem, err := unix.Mmap(-1, 0, 2*size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+		require.NoError(t, err)
+		require.NoError(t, unix.Mprotect(mem[size:], unix.PROT_NONE))
+		mr = must(y.dev.DefaultPD().(cverbs.PD).RegMRAt(mem, 1<<20, windowRights|verbs.AccessLocalWrite|verbs.AccessMWBind, true))
+		t.Cleanup(func() {
+			require.NoError(t, mr.Close())
+			require.NoError(t, unix.Munmap(mem))
+		})
+		return x, y, mr
+	}
+	for _, path := range []string{"UDP", "shared memory", "itself"} {
+		for kind, name := range []string{"region", "window of type 1", "window of type 2"} {
+			for _, op := range []verbs.Opcode{verbs.OpWrite, verbs.OpRead, verbs.OpSend} {
+				if op == verbs.OpSend && kind > 0 {
+					continue
+				}
+				for _, n := range []int{8, 16 << 10} {
+					t.Run(fmt.Sprintf("%s/%s/%v/%d", path, name, op, n), func(t *testing.T) {
+						x, y, mr := open(t, path)
+						rkey := mr.RKey()
+						if kind > 0 {
+							l := &windowOwner{side: y, mr: mr, mw: must(y.dev.DefaultPD().(verbs.WindowPD).AllocMW(verbs.MWType1 + verbs.MWType(kind-1)))}
+							t.Cleanup(func() { require.NoError(t, l.mw.Close()) })
+							l.bind(0, 2*size)
+							rkey = l.mw.RKey()
+						}
+						at := mr.Addr() + uint64(size-n/2)
+						want, refused := verbs.StatusRemoteAccessError, counter(t, y.dev, "resp_remote_access_errors")+1
+						if op == verbs.OpSend {
+							want, refused = verbs.StatusRemoteOperationError, refused-1
+							y.postRecv(verbs.RecvWR{ID: 2, SGL: []verbs.SGE{{Addr: at, Length: uint32(n), LKey: mr.LKey()}}})
+						}
+						x.post(verbs.SendWR{ID: 1, Op: op, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, n)}, RemoteAddr: at, RKey: rkey})
+						var all []verbs.WC
+						switch {
+						case path == "itself" && op == verbs.OpSend:
+							all = x.wait(2)
+						case op == verbs.OpSend:
+							all = append(x.wait(1), y.wait(1)...)
+						default:
+							all = x.wait(1)
+						}
+						got := byID(all)
+						if path == "itself" { // it is its own responder, which goes into error
+							require.Contains(t, []verbs.Status{want, verbs.StatusFlushed}, got[1].Status)
+						} else {
+							require.Equal(t, want, got[1].Status)
+						}
+						if op == verbs.OpSend {
+							require.Equal(t, verbs.StatusLocalProtectionError, got[2].Status)
+						}
+						require.Equal(t, refused, counter(t, y.dev, "resp_remote_access_errors"))
+					})
+				}
+			}
+		}
+	}
+	t.Run("UC", func(t *testing.T) {
+		x, y, mr := open(t, "UDP")
+		x.use(verbs.UC)
+		y.use(verbs.UC)
+		x.connectUC(y)
+		y.connectUC(x)
+		x.post(verbs.SendWR{Op: verbs.OpWrite, Flags: verbs.FlagSignaled, SGL: []verbs.SGE{x.sge(0, 8)}, RemoteAddr: mr.Addr() + size - 4, RKey: mr.RKey()})
+		require.Equal(t, verbs.StatusSuccess, x.wait(1)[0].Status)
+		require.Eventually(t, func() bool { return counter(t, y.dev, "resp_remote_access_errors") == 1 }, 5*time.Minute, time.Millisecond)
 	})
 }

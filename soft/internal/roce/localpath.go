@@ -179,7 +179,7 @@ func (d *Device) AllocMemory(size int) (mem []byte, free func() error, err error
 
 // revoke stops devices of other processes from taking payload from mem.
 func (d *Device) revoke(mem []byte) {
-	if !d.mu.memories.Overlap(mem) {
+	if !d.mu.memories.Contains(mem) {
 		return
 	}
 	for _, s := range d.mu.list {

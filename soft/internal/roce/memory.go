@@ -78,9 +78,9 @@ type memoryRegion struct {
 	closed bool
 }
 
-// checkMemory says why memory cannot be registered.
-func (p *protectionDomain) checkMemory(mem []byte, access verbs.Access) error {
-	if err := rules.CheckRegistration(uint64(len(mem)), access); err != nil {
+// checkMemory says why memory cannot be registered. On demand, it need not be accessible.
+func (p *protectionDomain) checkMemory(mem []byte, access verbs.Access, onDemand bool) error {
+	if err := rules.CheckRegistration(uint64(len(mem)), access); err != nil || onDemand {
 		return err
 	}
 	if err := rules.CheckMapped(mem, access); err != nil {
@@ -90,32 +90,16 @@ func (p *protectionDomain) checkMemory(mem []byte, access verbs.Access) error {
 }
 
 // RegMRAt implements cverbs.PD.
-func (p *protectionDomain) RegMRAt(mem []byte, iova uint64, access verbs.Access) (verbs.MR, error) {
-	if err := p.checkMemory(mem, access); err != nil {
+func (p *protectionDomain) RegMRAt(mem []byte, iova uint64, access verbs.Access, onDemand bool) (verbs.MR, error) {
+	if err := p.checkMemory(mem, access, onDemand); err != nil {
 		return nil, err
 	}
-	return p.registerAt(&transport.Region{Access: access, Mem: mem, Base: iova})
-}
-
-// registerAt registers memory that has no other address than that of the region.
-func (p *protectionDomain) registerAt(r *transport.Region) (verbs.MR, error) {
-	if r.Base > math.MaxUint64-uint64(len(r.Mem)) {
-		return nil, fmt.Errorf("register %d bytes at address %#x on device %s: they run past the end of the address space: %w", len(r.Mem), r.Base, p.device.cfg.Name, verbs.ErrInvalid)
+	if iova > math.MaxUint64-uint64(len(mem)) {
+		return nil, fmt.Errorf("register %d bytes at address %#x on device %s: they run past the end of the address space: %w", len(mem), iova, p.device.cfg.Name, verbs.ErrInvalid)
 	}
+	r := &transport.Region{Access: access, Base: iova}
+	r.SetMemory(mem, onDemand)
 	return p.register(&memoryRegion{}, r)
-}
-
-// checkOnDemand is checkMemory for memory that need not be accessible.
-func checkOnDemand(mem []byte, access verbs.Access) error {
-	return rules.CheckRegistration(uint64(len(mem)), access)
-}
-
-// RegOnDemand implements cverbs.PD.
-func (p *protectionDomain) RegOnDemand(mem []byte, iova uint64, access verbs.Access) (verbs.MR, error) {
-	if err := checkOnDemand(mem, access); err != nil {
-		return nil, err
-	}
-	return p.registerAt(&transport.Region{Access: access, Mem: mem, Base: iova, OnDemand: true})
 }
 
 // Prefetch implements cverbs.PD. The memory may be another's by the time that its pages come in, since the
@@ -123,20 +107,40 @@ func (p *protectionDomain) RegOnDemand(mem []byte, iova uint64, access verbs.Acc
 func (p *protectionDomain) Prefetch(e verbs.SGE, write, wait bool) error {
 	d := p.device
 	d.mu.Lock()
-	mem, err := d.mu.memory.OnDemand(e, p.id, write)
+	far, err := p.findOnDemand(e, write)
 	d.mu.Unlock()
-	if err == nil && wait && !dma.FarOf(mem).Populate(write) {
-		err = syscall.EFAULT
+	if err == nil && wait && !far.Populate(write) {
+		err = fmt.Errorf("the memory cannot be accessed: map it for what it is to be used: %w", syscall.EFAULT)
 	}
 	if err != nil {
-		return fmt.Errorf("prefetch %d bytes at address %#x with lkey %#x on device %s: the key must be that of a region on demand which has the bytes, and they must be accessible: %w", e.Length, e.Addr, e.LKey, d.cfg.Name, err)
+		return fmt.Errorf("prefetch %d bytes at address %#x with lkey %#x on device %s: %w", e.Length, e.Addr, e.LKey, d.cfg.Name, err)
 	}
 	return nil
 }
 
+// findOnDemand returns the memory of an entry of ibv_advise_mr(3), or an error with one of its errnos.
+func (p *protectionDomain) findOnDemand(e verbs.SGE, write bool) (far dma.Far, err error) {
+	r := p.device.mu.memory.Region(e.LKey)
+	switch {
+	case r == nil:
+		return far, fmt.Errorf("no memory region has the key: %w", syscall.EFAULT)
+	case r.Domain != p.id:
+		return far, fmt.Errorf("the memory region is in another protection domain: %w", syscall.EPERM)
+	case write && r.Access&verbs.AccessLocalWrite == 0:
+		return far, fmt.Errorf("the memory region does not allow local writes: %w", syscall.EPERM)
+	case !r.OnDemand():
+		return far, fmt.Errorf("the memory region is not on demand: %w", syscall.EINVAL)
+	}
+	far, ok := r.Place(e.Addr, e.Length)
+	if !ok {
+		return far, fmt.Errorf("the memory region does not have all of the bytes: %w", syscall.EFAULT)
+	}
+	return far, nil
+}
+
 // RegMR implements verbs.PD.
 func (p *protectionDomain) RegMR(mem []byte, access verbs.Access) (verbs.MR, error) {
-	if err := p.checkMemory(mem, access); err != nil {
+	if err := p.checkMemory(mem, access, false); err != nil {
 		return nil, err
 	}
 	net := p.device.net
@@ -189,7 +193,7 @@ func (p *protectionDomain) register(m *memoryRegion, r *transport.Region) (verbs
 }
 
 func (m *memoryRegion) Addr() uint64         { return m.region.Load().Base }
-func (m *memoryRegion) Len() uint64          { return uint64(len(m.region.Load().Mem)) }
+func (m *memoryRegion) Len() uint64          { return m.region.Load().Size() }
 func (m *memoryRegion) Access() verbs.Access { return m.region.Load().Access }
 func (m *memoryRegion) LKey() uint32         { return m.region.Load().Key }
 func (m *memoryRegion) RKey() uint32         { return m.region.Load().Key }
@@ -218,9 +222,10 @@ func (m *memoryRegion) Reregister(change cverbs.MRChange) error {
 	if n := old.Bound(); n > 0 {
 		return fmt.Errorf("%s: %d memory windows are bound to it; invalidate or close them first: %w", op, n, verbs.ErrInUse)
 	}
-	next := &transport.Region{Key: old.Key, Domain: pd.id, Access: old.Access, Mem: old.Mem, Base: old.Base, OnDemand: old.OnDemand}
+	next := &transport.Region{Key: old.Key, Domain: pd.id, Access: old.Access, Mem: old.Mem, Far: old.Far, Base: old.Base}
+	onDemand := old.OnDemand()
 	if change.ChangeAccess {
-		next.Access = change.Access
+		next.Access, onDemand = change.Access, change.OnDemand
 	}
 	if change.Mem != nil {
 		if m.unmap != nil {
@@ -229,13 +234,14 @@ func (m *memoryRegion) Reregister(change cverbs.MRChange) error {
 		next.Mem = change.Mem
 	}
 	if change.Mem != nil || change.ChangeAccess {
-		check := pd.checkMemory
-		if next.OnDemand {
-			check = checkOnDemand
+		mem := next.Mem
+		if mem == nil {
+			mem = old.Far.Bytes()
 		}
-		if err := check(next.Mem, next.Access); err != nil {
+		if err := pd.checkMemory(mem, next.Access, onDemand); err != nil {
 			return fmt.Errorf("%s: %w", op, err)
 		}
+		next.SetMemory(mem, onDemand)
 	}
 	d.mu.memory.Remove(old)
 	d.revoke(old.Mem)
@@ -243,7 +249,7 @@ func (m *memoryRegion) Reregister(change cverbs.MRChange) error {
 		if m.named {
 			d.net.Release(old.Mem)
 		}
-		m.named, next.Base = true, d.net.Address(next.Mem)
+		m.named, next.Base = true, d.net.Address(change.Mem)
 	}
 	for change.NewKey && next.Key == old.Key || !d.mu.memory.Add(next) { // the old key is free
 		next.Key = d.random()

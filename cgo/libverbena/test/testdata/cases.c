@@ -1669,7 +1669,13 @@ static void on_demand(void)
 	own.addr += page;
 	CHECK(request(&b, &a, IBV_WR_RDMA_WRITE, own, (uintptr_t)a.buffer, a.mr->rkey) == IBV_WC_LOC_PROT_ERR);
 	exchange(&a, &b);
-	CHECK(ibv_rereg_mr(a.mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, ALL_ACCESS | IBV_ACCESS_ON_DEMAND) && errno == EOPNOTSUPP);
+
+	// A change of the access says whether a region is on demand.
+	CHECK(ibv_rereg_mr(some, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, ALL_ACCESS) && errno == EFAULT);
+	CHECK(!ibv_rereg_mr(a.mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, ALL_ACCESS | IBV_ACCESS_ON_DEMAND));
+	CHECK(!ibv_rereg_mr(a.mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, memory, 3 * page, 0));
+	CHECK(request(&b, &a, IBV_WR_RDMA_READ, sge_of(&b, 8), (uintptr_t)memory, a.mr->rkey) == IBV_WC_SUCCESS);
+	CHECK(request(&b, &a, IBV_WR_RDMA_READ, sge_of(&b, 8), (uintptr_t)memory + 2 * page, a.mr->rkey) == IBV_WC_REM_ACCESS_ERR);
 	CHECK(!ibv_dereg_mr(all) && !ibv_dereg_mr(some) && !munmap(memory, 2 * page));
 	close_all(context, &a, &b);
 }
@@ -1701,14 +1707,16 @@ static void read_all(void)
 	unsigned long from, to;
 	FILE *maps = fopen("/proc/self/maps", "r");
 	char line[PATH_MAX + 100], readable;
+	int read = 0;
 
 	CHECK(all && maps);
 	connect_ends(&a, &b);
 	while (fgets(line, sizeof line, maps)) {
 		CHECK(sscanf(line, "%lx-%lx %c", &from, &to, &readable) == 3);
 		for (size_t step = (to - from) / 256 & ~7ul ?: 8; readable == 'r' && from < to && to >> 47 == 0; from += step)
-			request(&a, &b, IBV_WR_RDMA_READ, sge_of(&a, 8), from, all->rkey);
+			read += request(&a, &b, IBV_WR_RDMA_READ, sge_of(&a, 8), from, all->rkey) == IBV_WC_SUCCESS;
 	}
+	CHECK(read > 1000);
 	fclose(maps);
 	exchange(&a, &b);
 	CHECK(!ibv_dereg_mr(all));
@@ -1743,6 +1751,7 @@ static void advise(void)
 	CHECK(prefetch(a.pd, write, 0, constant->lkey, memory, 8) == EPERM && prefetch(other, read, 0, mr->lkey, memory, 8) == EPERM);
 	CHECK(prefetch(a.pd, read, 0, mr->lkey, memory, 2 * page + 1) == EFAULT && prefetch(a.pd, read, 0, mr->lkey ^ 1, memory, 8) == EFAULT);
 	CHECK(prefetch(a.pd, read, 0, a.mr->lkey, a.buffer, 8) == EINVAL && prefetch(a.pd, read, 2, mr->lkey, memory, 8) == EINVAL);
+	CHECK(ibv_advise_mr(a.pd, read, 0, NULL, 1) == EFAULT && !ibv_advise_mr(a.pd, read, 0, NULL, 0));
 	CHECK(prefetch(a.pd, no_fault + 1, 0, mr->lkey, memory, 8) == ENOTSUP);
 	CHECK(!munmap(memory + page, page));
 	CHECK(prefetch(a.pd, read, flush, mr->lkey, memory, 2 * page) == EFAULT && prefetch(a.pd, write, flush, mr->lkey, memory, 2 * page) == EFAULT);

@@ -2,7 +2,6 @@ package dma
 
 import (
 	"runtime"
-	"sync/atomic"
 	"unsafe"
 )
 
@@ -24,10 +23,10 @@ const (
 func Copy(dst, src []byte) (f Fault) {
 	defer func() {
 		if r := recover(); r != nil {
-			f = faultOf(r, dst)
+			f = faultOf(r, FarOf(dst))
 		}
 	}()
-	if len(src) == 8 && IsWord(dst) {
+	if len(src) == 8 && FarOf(dst).IsWord() {
 		store(word(dst), src)
 		return NoFault
 	}
@@ -35,44 +34,11 @@ func Copy(dst, src []byte) (f Fault) {
 	return NoFault
 }
 
-// FetchAdd atomically adds to an aligned word, and returns its original value.
-func FetchAdd(b []byte, add uint64) (original uint64, f Fault) {
-	defer func() {
-		if r := recover(); r != nil {
-			f = faultOf(r, b)
-		}
-	}()
-	_ = touch(word(b))
-	return atomic.AddUint64(word(b), add) - add, NoFault
-}
-
-// CompareSwap atomically changes an aligned word if it has the expected value, and returns its
-// original value.
-func CompareSwap(b []byte, expected, swap uint64) (original uint64, f Fault) {
-	defer func() {
-		if r := recover(); r != nil {
-			f = faultOf(r, b)
-		}
-	}()
-	_ = touch(word(b))
-	for {
-		original = atomic.LoadUint64(word(b))
-		if original != expected || atomic.CompareAndSwapUint64(word(b), expected, swap) {
-			return original, NoFault
-		}
-	}
-}
-
-// IsWord reports whether b is an aligned word.
-func IsWord(b []byte) bool {
-	return len(b) == 8 && uintptr(unsafe.Pointer(unsafe.SliceData(b)))&7 == 0
-}
-
 // word returns 8 aligned bytes as a word.
 func word(b []byte) *uint64 { return (*uint64)(unsafe.Pointer(unsafe.SliceData(b))) }
 
 // faultOf returns the fault that caused a panic. It passes on any other panic.
-func faultOf(panicked any, target []byte) Fault {
+func faultOf(panicked any, target Far) Fault {
 	fault, ok := panicked.(interface {
 		runtime.Error
 		Addr() uintptr // see debug.SetPanicOnFault
@@ -80,7 +46,7 @@ func faultOf(panicked any, target []byte) Fault {
 	if !ok {
 		panic(panicked)
 	}
-	if at := uintptr(unsafe.Pointer(unsafe.SliceData(target))); fault.Addr()-at < uintptr(len(target)) {
+	if fault.Addr()-target.Base < target.Len {
 		return TargetFault
 	}
 	return SourceFault

@@ -38,11 +38,10 @@ func (s Memories) find(piece []byte) (*Memory, uint64) {
 // Fits reports whether another memory of that size can be exported.
 func (s Memories) Fits(size int) bool { return size >= minMemory && len(s) < maxMemories }
 
-// Overlap reports whether one of the memories has any of the bytes.
-func (s Memories) Overlap(b []byte) bool {
-	from := uintptr(unsafe.Pointer(unsafe.SliceData(b)))
-	i, _ := slices.BinarySearchFunc(s, from, func(m addressRange, at uintptr) int { return cmp.Compare(m.to, at+1) })
-	return i < len(s) && s[i].from < from+uintptr(len(b))
+// Contains reports whether one of the memories contains a piece.
+func (s Memories) Contains(piece []byte) bool {
+	m, _ := s.find(piece)
+	return m != nil
 }
 
 // Add adds a memory.

@@ -347,7 +347,7 @@ func (c *Context) transmit(psn uint32, now time.Duration) {
 		return
 	}
 	off, n := s.index*m.mtu, m.size(s.index)
-	pieces, ok := m.segs.Gather(c.t.pieces[:0], off, n)
+	pieces, ok := m.segs.Gather(c.t.pieces[:0], off, n, &c.t.bounce)
 	if !ok { // a region has been closed since
 		c.failUnreadable(psn, s)
 		return

@@ -72,7 +72,7 @@ type Transport struct {
 	pieces [][]byte
 	words  [maxAckWords * 8]byte
 	one    [1][]byte
-	bounce []byte // of transport.Memory.ReadPart
+	bounce []byte // of transport.Memory.ReadPart, and of Segments.Gather
 }
 
 // New returns the transport of a device.

@@ -190,6 +190,6 @@ func TestMemoryTable(t *testing.T) {
 	}
 	m.Remove(a.Region)
 	require.Zero(t, m.Len())
-	_, _, ok := m.find(1, testDomain, 0x1000, 1, 0)
+	_, ok := m.find(1, testDomain, 0x1000, 1, 0)
 	require.False(t, ok)
 }

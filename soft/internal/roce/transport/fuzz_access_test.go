@@ -108,7 +108,7 @@ func runAccess(h *fuzzHost, q *fuzzQP, in fuzzInput) {
 			}
 		case accessGather:
 			off, n := uint32(in.next()), uint32(in.next())
-			pieces, ok := held.Gather(nil, off, n)
+			pieces, ok := held.Gather(nil, off, n, nil)
 			if ok && size(pieces) != n || ok && !live(heldSpans) && n > 0 && off == 0 {
 				w.fail("%d bytes from %d: %d, %v", n, off, size(pieces), ok)
 			}
@@ -124,7 +124,7 @@ func runAccess(h *fuzzHost, q *fuzzQP, in fuzzInput) {
 			n := in.pick(fuzzInline) + 1
 			b, err := NewMemory().AppendInline(nil, []verbs.SGE{inlineEntry(w.inline[:n]), {}})
 			one := held[:0].Inline(b)
-			if pieces, ok := one.Gather(nil, 0, uint32(n)); err != nil || !ok || !bytes.Equal(pieces[0], w.inline[:n]) || len(one.Inline(nil)) != 0 {
+			if pieces, ok := one.Gather(nil, 0, uint32(n), nil); err != nil || !ok || !bytes.Equal(pieces[0], w.inline[:n]) || len(one.Inline(nil)) != 0 {
 				w.fail("inline data of %d bytes", n)
 			}
 			held, heldSpans = held[:0], nil

@@ -21,7 +21,7 @@ func (m *Memory) grantIn(domain uint32, q *QP, key uint32, addr uint64, n uint32
 		if r.Domain != domain || r.Access&access != access {
 			return grant{}, false
 		}
-		_, ok := r.slice(addr, n)
+		_, ok := r.Place(addr, n)
 		return grant{region: r, addr: addr}, ok
 	}
 	w := m.windows[tag(key)]
@@ -79,7 +79,7 @@ func (g *grant) release() {
 
 // faultNak is the code of a NAK to a request for memory that cannot be accessed.
 func (g *grant) faultNak() wire.NakCode {
-	if g.region.OnDemand {
+	if g.region.OnDemand() {
 		return wire.NakRemoteAccess
 	}
 	return wire.NakRemoteOperation
@@ -87,21 +87,27 @@ func (g *grant) faultNak() wire.NakCode {
 
 // read returns the next n bytes for an Output, or false if they have been taken away. A window
 // of type 1 can be taken away under another lock than that of the Output, so read copies its
-// bytes to bounce. All other memory is taken away under the same lock.
-func (g *grant) read(n uint32, bounce *[]byte) ([]byte, bool) {
-	b, inside := g.region.slice(g.addr, n)
+// bytes to bounce. All other memory is taken away under the same lock. Memory on demand is copied too, and
+// f is the fault if it cannot be read; for other memory, the Output meets the fault.
+func (g *grant) read(n uint32, bounce *[]byte) (b []byte, ok bool, f dma.Fault) {
+	place, inside := g.region.Place(g.addr, n)
 	if !inside || !g.acquire() {
-		return nil, false
+		return nil, false, dma.NoFault
 	}
 	defer g.release()
+	if g.region.OnDemand() {
+		*bounce = slices.Grow((*bounce)[:0], int(n))[:n]
+		return *bounce, true, place.Read(*bounce)
+	}
+	b, _ = g.region.slice(g.addr, n)
 	if g.window == nil || g.window.Type == verbs.MWType2 {
-		return b, true
+		return b, true, dma.NoFault
 	}
 	*bounce = slices.Grow((*bounce)[:0], len(b))[:len(b)]
 	if dma.Copy(*bounce, b) != dma.NoFault {
-		return b, true // the Output meets the fault too
+		return b, true, dma.NoFault
 	}
-	return *bounce, true
+	return *bounce, true, dma.NoFault
 }
 
 // KeyGuard bounds how many keys the host of a peer can try. A refusal ends a connection,

@@ -3,7 +3,6 @@ package transport
 import (
 	"cmp"
 	"slices"
-	"syscall"
 
 	"github.com/verbena-rdma/verbena/soft/internal/roce/dma"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
@@ -17,8 +16,9 @@ type Region struct {
 	Access verbs.Access
 	Base   uint64 // address of the first byte
 	Mem    []byte
-	// OnDemand: a peer may name memory that cannot be accessed, and is told so.
-	OnDemand bool
+	// Far is the memory of a region on demand, which has no Mem. A peer may name memory there that
+	// cannot be accessed, and is told so.
+	Far dma.Far
 
 	closed  bool
 	bound   int32    // windows that are bound to it
@@ -26,7 +26,44 @@ type Region struct {
 	widest  uint64   // bytes of the widest watch so far
 }
 
-// slice returns the bytes [addr, addr+n) of the region, if all of them are
+// SetMemory sets Mem or Far.
+func (r *Region) SetMemory(mem []byte, onDemand bool) {
+	if onDemand {
+		r.Mem, r.Far = nil, dma.FarOf(mem)
+		return
+	}
+	r.Mem, r.Far = mem, dma.Far{}
+}
+
+// OnDemand reports whether the region is on demand.
+func (r *Region) OnDemand() bool { return r.Far.Len > 0 }
+
+// Size returns the number of bytes.
+func (r *Region) Size() uint64 { return uint64(len(r.Mem)) + uint64(r.Far.Len) }
+
+// Place returns where the bytes [addr, addr+n) of the region are, if all of them are inside it.
+func (r *Region) Place(addr uint64, n uint32) (dma.Far, bool) {
+	all := r.Far
+	if !r.OnDemand() {
+		all = dma.FarOf(r.Mem)
+	}
+	off := addr - r.Base // wraps around to a huge value below the base
+	if off > uint64(all.Len) || uint64(n) > uint64(all.Len)-off {
+		return dma.Far{}, false
+	}
+	return all.Slice(off, uint64(n)), true
+}
+
+// write copies src to an address. The caller has checked the bounds.
+func (r *Region) write(addr uint64, src []byte) dma.Fault {
+	off := addr - r.Base
+	if r.OnDemand() {
+		return r.Far.Slice(off, uint64(len(src))).Write(src)
+	}
+	return dma.Copy(r.Mem[off:off+uint64(len(src))], src)
+}
+
+// slice returns the bytes [addr, addr+n) of a region that is not on demand, if all of them are
 // inside it.
 func (r *Region) slice(addr uint64, n uint32) ([]byte, bool) {
 	off := addr - r.Base // wraps around to a huge value below the base
@@ -114,35 +151,23 @@ func (m *Memory) Remove(r *Region) {
 // Len is the number of regions.
 func (m *Memory) Len() int { return len(m.regions) }
 
-// find returns the bytes that a local key grants to a domain, or nil and false if key, domain,
-// bounds or access are wrong.
-func (m *Memory) find(key, domain uint32, addr uint64, n uint32, access verbs.Access) (*Region, []byte, bool) {
+// find returns the bytes that a local key grants to a domain, or false if key, domain, bounds or
+// access are wrong.
+func (m *Memory) find(key, domain uint32, addr uint64, n uint32, access verbs.Access) (segment, bool) {
 	r := m.regions[key]
 	if r == nil || r.Domain != domain || r.Access&access != access {
-		return nil, nil, false
+		return segment{}, false
+	}
+	if r.OnDemand() {
+		far, ok := r.Place(addr, n)
+		return segment{region: r, far: far}, ok
 	}
 	b, ok := r.slice(addr, n)
-	return r, b, ok
+	return segment{region: r, mem: b}, ok
 }
 
-// OnDemand returns the bytes of an entry that names a region on demand, or an errno of
-// ibv_advise_mr(3).
-func (m *Memory) OnDemand(e verbs.SGE, domain uint32, write bool) ([]byte, error) {
-	r := m.regions[e.LKey]
-	switch {
-	case r == nil:
-		return nil, syscall.EFAULT
-	case r.Domain != domain, write && r.Access&verbs.AccessLocalWrite == 0:
-		return nil, syscall.EPERM
-	case !r.OnDemand:
-		return nil, syscall.EINVAL
-	}
-	b, ok := r.slice(e.Addr, e.Length)
-	if !ok {
-		return nil, syscall.EFAULT
-	}
-	return b, nil
-}
+// Region returns the region with a local key, or nil.
+func (m *Memory) Region(key uint32) *Region { return m.regions[key] }
 
 // incomingWrite is the destination of a peer's write.
 type incomingWrite struct {
@@ -165,13 +190,12 @@ func (w *incomingWrite) begin(q *QP, h wire.RETH) bool {
 }
 
 // copy writes the next n bytes, from parts. n is at most left. It reports false if the memory
-// was taken away since.
+// was taken away since, or is on demand and cannot be accessed.
 func (w *incomingWrite) copy(n uint32, parts [][]byte) (valid bool, f dma.Fault) {
 	if n == 0 {
 		return true, dma.NoFault
 	}
-	b, inside := w.region.slice(w.addr, n)
-	if !inside || !w.acquire() {
+	if _, inside := w.region.Place(w.addr, n); !inside || !w.acquire() {
 		return false, dma.NoFault
 	}
 	defer w.release()
@@ -182,15 +206,20 @@ func (w *incomingWrite) copy(n uint32, parts [][]byte) (valid bool, f dma.Fault)
 		if f = copyWord(&word, parts); f != dma.NoFault {
 			return true, f
 		}
-		return true, dma.Copy(b, word[:])
-	}
-	for _, part := range parts {
-		if f = dma.Copy(b[:len(part)], part); f != dma.NoFault {
-			return true, f
+		f = w.region.write(w.addr, word[:])
+	} else {
+		at := w.addr
+		for _, part := range parts {
+			if f = w.region.write(at, part); f != dma.NoFault {
+				break
+			}
+			at += uint64(len(part))
 		}
-		b = b[len(part):]
 	}
-	return true, dma.NoFault
+	if f == dma.TargetFault && w.region.OnDemand() {
+		return false, dma.NoFault
+	}
+	return true, f
 }
 
 // copyWord copies 8 bytes from parts.
@@ -223,6 +252,7 @@ type Segments []segment
 type segment struct {
 	region *Region // nil for inline data
 	mem    []byte
+	far    dma.Far // of a region on demand, instead of mem
 }
 
 func (s *segment) live() bool { return s.region == nil || !s.region.closed }
@@ -237,12 +267,12 @@ func (m *Memory) Resolve(segs Segments, sgl []verbs.SGE, domain uint32, access v
 		if sgl[i].Length == 0 {
 			continue
 		}
-		r, b, ok := m.find(sgl[i].LKey, domain, sgl[i].Addr, sgl[i].Length, access)
+		s, ok := m.find(sgl[i].LKey, domain, sgl[i].Addr, sgl[i].Length, access)
 		if !ok {
 			return segs, total, false
 		}
-		segs = append(segs, segment{region: r, mem: b})
-		total += uint64(len(b))
+		segs = append(segs, s)
+		total += uint64(sgl[i].Length)
 	}
 	return segs, total, true
 }
@@ -255,16 +285,30 @@ func (segs Segments) Inline(b []byte) Segments {
 	return append(segs[:0], segment{mem: b})
 }
 
-// Gather appends the pieces of segs that hold the bytes [off, off+n). It reports false if a
-// region was closed since.
-func (segs Segments) Gather(pieces [][]byte, off, n uint32) ([][]byte, bool) {
+// Gather appends the pieces of segs that hold the bytes [off, off+n), or copies of them in bounce. It
+// reports false if a region was closed since, or is on demand and cannot be read.
+func (segs Segments) Gather(pieces [][]byte, off, n uint32, bounce *[]byte) ([][]byte, bool) {
+	used := 0 // of bounce
 	for i := range segs {
 		if n == 0 {
 			break
 		}
 		mem := segs[i].mem
 		if off >= uint32(len(mem)) {
-			off -= uint32(len(mem))
+			far := segs[i].far
+			if off >= uint32(far.Len) {
+				off -= uint32(len(mem)) + uint32(far.Len)
+				continue
+			}
+			take := int(min(n, uint32(far.Len)-off))
+			*bounce = slices.Grow((*bounce)[:used], take)[:used+take]
+			piece := (*bounce)[used:]
+			if !segs[i].live() || far.Slice(uint64(off), uint64(take)).Read(piece) != dma.NoFault {
+				return pieces, false
+			}
+			pieces = append(pieces, piece)
+			n -= uint32(take)
+			off, used = 0, used+take
 			continue
 		}
 		if !segs[i].live() {
@@ -289,15 +333,22 @@ func (segs Segments) Scatter(off uint32, data []byte) dma.Fault {
 			break
 		}
 		mem := segs[i].mem
-		if off >= uint32(len(mem)) {
-			off -= uint32(len(mem))
+		size := uint32(len(mem)) + uint32(segs[i].far.Len)
+		if off >= size {
+			off -= size
 			continue
 		}
 		if !segs[i].live() {
 			return dma.TargetFault
 		}
-		n := min(len(mem)-int(off), len(data))
-		if f := dma.Copy(mem[off:int(off)+n], data[:n]); f != dma.NoFault {
+		n := min(int(size-off), len(data))
+		var f dma.Fault
+		if mem != nil {
+			f = dma.Copy(mem[off:int(off)+n], data[:n])
+		} else {
+			f = segs[i].far.Slice(uint64(off), uint64(n)).Write(data[:n])
+		}
+		if f != dma.NoFault {
 			return f
 		}
 		data = data[n:]

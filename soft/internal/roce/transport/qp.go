@@ -290,5 +290,5 @@ type outgoing struct {
 	packet  wire.Packet
 	pieces  [][]byte
 	scratch [8]byte
-	bounce  []byte // see sendReadResponse
+	bounce  []byte // see grant.read and Segments.Gather
 }

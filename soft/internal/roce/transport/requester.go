@@ -279,7 +279,7 @@ func (q *QP) ackReqInterval() int {
 func (q *QP) fillData(p *wire.Packet, w *sendWQE, index, largest uint32) (pieces [][]byte, n uint32, ok bool) {
 	off := index << q.mtuShift
 	n = min(w.length-off, largest)
-	if pieces, ok = w.segs.Gather(q.pieces[:0], off, n); !ok {
+	if pieces, ok = w.segs.Gather(q.pieces[:0], off, n, &q.bounce); !ok {
 		return nil, 0, false
 	}
 	if cap(pieces) > cap(q.pieces) {

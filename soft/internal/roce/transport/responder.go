@@ -254,7 +254,7 @@ func (q *QP) receiveWrite(p *wire.Packet) {
 		q.refuse(wire.NakRemoteAccess)
 		return
 	case fault != dma.NoFault:
-		q.refuse(q.writing.faultNak())
+		q.refuse(wire.NakRemoteOperation)
 		return
 	}
 	q.writing.placed(n)
@@ -332,16 +332,16 @@ func (q *QP) receiveAtomicRequest(p *wire.Packet) {
 	if !q.permits(verbs.AccessRemoteAtomic) {
 		return
 	}
-	g, b, ok := q.acquireWord(p.Atomic.RKey, p.Atomic.VA, verbs.AccessRemoteAtomic)
+	g, word, ok := q.acquireWord(p.Atomic.RKey, p.Atomic.VA, verbs.AccessRemoteAtomic)
 	if !ok {
 		return
 	}
 	var original uint64
 	var fault dma.Fault
 	if p.Opcode == wire.RCFetchAdd {
-		original, fault = dma.FetchAdd(b, p.Atomic.SwapAdd)
+		original, fault = word.FetchAdd(p.Atomic.SwapAdd)
 	} else {
-		original, fault = dma.CompareSwap(b, p.Atomic.Compare, p.Atomic.SwapAdd)
+		original, fault = word.CompareSwap(p.Atomic.Compare, p.Atomic.SwapAdd)
 	}
 	g.release()
 	if fault != dma.NoFault {
@@ -367,7 +367,7 @@ func (q *QP) receiveAtomicWrite(p *wire.Packet) {
 		q.refuse(wire.NakInvalidRequest)
 		return
 	}
-	g, b, ok := q.acquireWord(p.RETH.RKey, p.RETH.VA, verbs.AccessRemoteWrite)
+	g, word, ok := q.acquireWord(p.RETH.RKey, p.RETH.VA, verbs.AccessRemoteWrite)
 	if !ok {
 		return
 	}
@@ -375,7 +375,7 @@ func (q *QP) receiveAtomicWrite(p *wire.Packet) {
 	q.unreadable = fault != dma.NoFault
 	lost := q.payloadChanged()
 	if !lost {
-		fault = dma.Copy(b, q.scratch[:])
+		fault = word.Write(q.scratch[:])
 	}
 	g.release()
 	switch {
@@ -392,30 +392,30 @@ func (q *QP) receiveAtomicWrite(p *wire.Packet) {
 
 // acquireWord acquires the word of memory that an atomic or an atomic write names. It reports
 // false if the request is refused or dropped.
-func (q *QP) acquireWord(key uint32, va uint64, access verbs.Access) (g grant, b []byte, ok bool) {
+func (q *QP) acquireWord(key uint32, va uint64, access verbs.Access) (g grant, word dma.Far, ok bool) {
 	if va%8 != 0 || q.attr.MaxDestReadAtomic == 0 {
 		q.refuse(wire.NakInvalidRequest)
-		return g, nil, false
+		return g, word, false
 	}
 	if q.responsesFull() || !q.admits(key) {
-		return g, nil, false
+		return g, word, false
 	}
 	if g, ok = q.memory.grant(q, key, va, 8, access); !ok {
 		q.refuseKey(key)
-		return g, nil, false
+		return g, word, false
 	}
 	// A zero-based window can begin anywhere, and so can a region under another address than
 	// its own.
-	if b, _ = g.region.slice(g.addr, 8); !dma.IsWord(b) {
+	if word, _ = g.region.Place(g.addr, 8); !word.IsWord() {
 		q.refuse(wire.NakInvalidRequest)
-		return g, nil, false
+		return g, word, false
 	}
 	if !g.acquire() {
 		q.refuse(wire.NakRemoteAccess)
-		return g, nil, false
+		return g, word, false
 	}
 	q.granted.Add(key)
-	return g, b, true
+	return g, word, true
 }
 
 // wordChanged moves past an atomic or an atomic write that has changed the word at g.

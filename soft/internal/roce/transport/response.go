@@ -3,6 +3,7 @@ package transport
 import (
 	"time"
 
+	"github.com/verbena-rdma/verbena/soft/internal/roce/dma"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 )
 
@@ -150,11 +151,13 @@ func (q *QP) sendReadResponse(out Output, p *wire.Packet, r *response) (more boo
 	n := min(r.left, q.largest)
 	pieces := q.pieces[:0]
 	if n > 0 {
-		b, ok := r.from.read(n, &q.bounce)
-		if !ok {
-			// The memory was taken away during the read.
+		b, ok, unreadable := r.from.read(n, &q.bounce)
+		if !ok || unreadable != dma.NoFault {
 			sendNak(out, p, wire.NakRemoteAccess)
-			return false, 0
+			if ok {
+				return false, wire.NakRemoteAccess
+			}
+			return false, 0 // the memory was taken away during the read
 		}
 		pieces = append(pieces, b)
 		if cap(pieces) > cap(q.pieces) {
@@ -175,9 +178,8 @@ func (q *QP) sendReadResponse(out Output, p *wire.Packet, r *response) (more boo
 	p.AETH.Syndrome = wire.Ack(wire.AckUnlimited)
 	p.Pad = uint8(-n & 3)
 	if !out.Send(p, pieces, int(n)) {
-		fault = r.from.faultNak()
-		sendNak(out, p, fault)
-		return false, fault
+		sendNak(out, p, wire.NakRemoteOperation)
+		return false, wire.NakRemoteOperation
 	}
 	q.unconfirmed += uint64(n)
 	r.begun = true

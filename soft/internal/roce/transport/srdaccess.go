@@ -35,14 +35,16 @@ func (m *Memory) Readable(domain uint32, h wire.RETH) bool {
 }
 
 // ReadPart returns n bytes, at an offset, of the range that a peer reads: for an Output, or as
-// a copy in bounce. It reports false if the peer may not read the whole range.
+// a copy in bounce. It reports false if the peer may not read the whole range, or it is on demand and
+// cannot be read.
 func (m *Memory) ReadPart(domain uint32, h wire.RETH, off, n uint32, bounce *[]byte) ([]byte, bool) {
 	g, ok := m.grantRead(domain, h)
 	if !ok || h.Length == 0 {
 		return nil, ok
 	}
 	g.addr += uint64(off)
-	return g.read(n, bounce)
+	b, ok, f := g.read(n, bounce)
+	return b, ok && f == dma.NoFault
 }
 
 func (m *Memory) grantRead(domain uint32, h wire.RETH) (grant, bool) {

@@ -186,7 +186,11 @@ func (q *QP) takeUnreliableWrite(p *wire.Packet, first, last bool) bool {
 	if p.Opcode.HasImm() && !q.ensureReceive() {
 		return false
 	}
-	if valid, fault := q.writing.copy(n, q.payload); !valid || fault != dma.NoFault {
+	switch valid, fault := q.writing.copy(n, q.payload); {
+	case !valid:
+		q.counters.RemoteAccessErrors++
+		return false
+	case fault != dma.NoFault:
 		return false
 	}
 	q.writing.placed(n)

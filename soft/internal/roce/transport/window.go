@@ -96,12 +96,17 @@ func (w *Window) unbind() {
 	}
 	w.binds++
 	atomic.AddInt32(&w.region.bound, -1)
-	mem := w.region.Mem[w.addr-w.region.Base:][:w.length]
+	var mem []byte
+	if !w.region.OnDemand() {
+		mem = w.region.Mem[w.addr-w.region.Base:][:w.length]
+	}
 	w.region = nil
 	if q := w.qp; q != nil {
 		q.windows.Remove(&w.node)
 		w.qp = nil
-		q.revoked(mem)
+		if mem != nil { // of memory on demand, Outputs have copies
+			q.revoked(mem)
+		}
 	}
 }
 
@@ -156,7 +161,7 @@ func (r *Region) bindable(b *binding) bool {
 		return false
 	}
 	off := b.addr - r.Base
-	return off <= uint64(len(r.Mem)) && b.length <= uint64(len(r.Mem))-off
+	return off <= r.Size() && b.length <= r.Size()-off
 }
 
 // Bound returns how many windows are bound to the region.
