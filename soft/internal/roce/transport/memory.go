@@ -41,7 +41,8 @@ func (r *Region) OnDemand() bool { return r.Far.Len > 0 }
 // Size returns the number of bytes.
 func (r *Region) Size() uint64 { return uint64(len(r.Mem)) + uint64(r.Far.Len) }
 
-// Place returns where the bytes [addr, addr+n) of the region are, if all of them are inside it.
+// Place returns where the bytes [addr, addr+n) of the region are, if all of them are inside it. Only
+// the region keeps Mem alive.
 func (r *Region) Place(addr uint64, n uint32) (dma.Far, bool) {
 	all := r.Far
 	if !r.OnDemand() {
