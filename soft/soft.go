@@ -231,7 +231,7 @@ func open(cfg roce.Config) (*Device, error) {
 }
 
 // tellPorts logs the addresses at which the device has another port than the one that adapters
-// and the kernel send to. On the loopback interface there are no adapters.
+// and the kernel send to, and does not share that one. On the loopback interface there are no adapters.
 func (d *Device) tellPorts(cfg *roce.Config) {
 	gids, err := d.dev.GIDs(1)
 	if err != nil {
@@ -239,13 +239,13 @@ func (d *Device) tellPorts(cfg *roce.Config) {
 	}
 	for _, g := range gids {
 		addr := g.GID.Addr()
-		if g.UDPPort == wire.UDPPort || addr.IsLoopback() || !slices.ContainsFunc(cfg.Addresses, func(a netip.AddrPort) bool {
+		if g.UDPPort == wire.UDPPort || addr.IsLoopback() || d.dev.SharesPort(g.Index) || !slices.ContainsFunc(cfg.Addresses, func(a netip.AddrPort) bool {
 			return a.Port() == 0 && a.Addr().WithZone("") == addr
 		}) {
 			continue // or the caller asked for it
 		}
 		cfg.Log.Warn().Str("device", cfg.Name).Stringer("address", addr).Uint16("udp_port", g.UDPPort).Uint16("in_use", wire.UDPPort).
-			Msg("RoCEv2's port of this address is in use, so the device has another: software devices can reach it there, adapters and the kernel cannot")
+			Msg("RoCEv2's port of this address is in use by a program that does not share it, so the device has another: software devices can reach it there, adapters and the kernel cannot")
 	}
 }
 

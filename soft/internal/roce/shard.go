@@ -28,6 +28,7 @@ import (
 type shard struct {
 	device *Device
 	index  int
+	slot   int // the low bits of the numbers of its queue pairs
 
 	handoffs handoffQueue
 
@@ -65,9 +66,9 @@ type shard struct {
 }
 
 // maxShards is how many shards a device can have. The low bits of a queue pair number are the
-// index of its shard.
+// slot of its shard: its index, unless the device shares port 4791 with others (sharedport).
 const (
-	maxShards = 1 << admission.NumberLowBits
+	maxShards = 1 << admission.NumberLowBits // link.Slots, too
 	shardBits = maxShards - 1
 )
 
@@ -168,20 +169,25 @@ func (d *Device) addShard() (*shard, error) {
 	if err != nil {
 		return nil, err
 	}
-	for i, first := range d.main.endpoints {
-		socket, err := first.socket.Share(s.sockets)
-		if err != nil {
-			s.closeEndpoints()
-			return nil, err
+	if s.slot, err = d.claimSlot(); err != nil {
+		s.closeEndpoints()
+		return nil, err
+	}
+	for _, first := range d.main.endpoints {
+		var e *endpoint
+		if e, err = first.share(s); err != nil {
+			break
 		}
-		s.endpoints = append(s.endpoints, newEndpoint(s, i, socket, first.entry))
+		s.endpoints = append(s.endpoints, e)
 	}
 	// Steering comes before any use of the shard, so that no packet is lost if it fails.
-	for _, first := range d.main.endpoints {
-		if err := first.socket.Steer(s.index+1, shardBits); err != nil {
-			s.closeEndpoints()
-			return nil, err
-		}
+	for i := 0; err == nil && i < len(s.endpoints); i++ {
+		err = d.main.endpoints[i].steer(s)
+	}
+	if err != nil {
+		s.closeEndpoints()
+		d.release(s.slot, d.groups)
+		return nil, err
 	}
 	s.mu.Lock()
 	d.mu.list = append(d.mu.list, s)

@@ -1,0 +1,336 @@
+package sharedport
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
+)
+
+const (
+	at       = "127.0.7.20:4791"
+	variable = "SHAREDPORT_TEST_AT" // of another process
+)
+
+func TestMain(m *testing.M) {
+	if addr := os.Getenv(variable); addr != "" {
+		other(addr)
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// other is another process: it says which slot it has, and leaves when its standard input ends.
+func other(addr string) {
+	g, slot, err := join(addr)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	sock, err := g.Socket(slot)
+	if err == nil {
+		err = link.Refuse(sock) // as a filter that a killed process leaves
+	}
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(slot)
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	g.Close()
+}
+
+// join joins the group of an address, and claims the lowest free slot.
+func join(addr string) (g *Group, slot int, err error) {
+	unlock, err := Lock()
+	if err != nil {
+		return nil, 0, err
+	}
+	defer unlock()
+	if g, err = Join(link.Config{Addr: netip.MustParseAddrPort(addr)}); err != nil {
+		return nil, 0, err
+	}
+	for slot := range link.Slots {
+		if g.Claim(slot) {
+			g.SetPort(slot, uint16(1000+slot))
+			return g, slot, nil
+		}
+	}
+	g.Close()
+	return nil, 0, errors.New("all slots are taken")
+}
+
+type process struct {
+	*exec.Cmd
+	in  io.Closer
+	out *bufio.Reader
+}
+
+func start(t *testing.T, addr string, user uint32) *process {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), variable+"="+addr)
+	if user != 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}}
+	}
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	p := &process{cmd, in, bufio.NewReader(out)}
+	t.Cleanup(p.kill)
+	return p
+}
+
+func (p *process) slot(t *testing.T) (slot int) {
+	t.Helper()
+	line, err := p.out.ReadString('\n')
+	require.NoError(t, err)
+	_, err = fmt.Sscan(line, &slot)
+	require.NoError(t, err, "%q", line)
+	return slot
+}
+
+func (p *process) stop(t *testing.T) {
+	t.Helper()
+	require.NoError(t, p.Process.Signal(unix.SIGSTOP))
+	require.Eventually(t, func() bool {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.Process.Pid))
+		require.NoError(t, err)
+		return !slices.ContainsFunc(threads, func(name string) bool {
+			stat, _ := os.ReadFile(name)
+			return !bytes.Contains(stat, []byte(") T "))
+		})
+	}, time.Minute, time.Millisecond)
+}
+
+func (p *process) kill() {
+	_ = p.Process.Kill()
+	_ = p.Wait()
+}
+
+func (p *process) leave(t *testing.T) {
+	t.Helper()
+	require.NoError(t, p.in.Close())
+	require.NoError(t, p.Wait())
+}
+
+// member is a device of this process.
+type member struct {
+	*Group
+	slot   int
+	socket *link.Socket
+}
+
+func open(t *testing.T, addr string, wantSlot int) *member {
+	t.Helper()
+	g, slot, err := join(addr)
+	require.NoError(t, err)
+	require.Equal(t, wantSlot, slot)
+	bound, err := g.Socket(slot)
+	require.NoError(t, err)
+	m := &member{Group: g, slot: slot}
+	if slot == 0 {
+		m.socket, err = link.Listen(link.Config{Addr: netip.MustParseAddrPort(addr), Bound: bound})
+	} else {
+		m.socket, err = link.Listen(link.Config{Addr: netip.AddrPortFrom(netip.MustParseAddrPort(addr).Addr(), 0)})
+		require.NoError(t, err)
+		err = m.socket.ReceiveFrom(bound)
+	}
+	require.NoError(t, err)
+	t.Cleanup(m.close)
+	return m
+}
+
+func (m *member) close() {
+	m.Close()
+	_ = m.socket.Close()
+}
+
+// requireSteered checks that packets reach the members by slot, from another program.
+func requireSteered(t *testing.T, members ...*member) {
+	t.Helper()
+	conn, err := net.Dial("udp", members[0].cfg.Addr.String())
+	require.NoError(t, err)
+	defer conn.Close()
+	for _, m := range members {
+		packet := make([]byte, 32)
+		packet[5], packet[7] = 0xab, 0xc0|byte(m.slot)
+		for range 3 {
+			_, err = conn.Write(packet)
+			require.NoError(t, err)
+		}
+	}
+	for _, m := range members {
+		got := 0
+		require.Eventually(t, func() bool {
+			list, err := m.socket.Receive()
+			require.NoError(t, err)
+			for _, d := range list {
+				assert.EqualValues(t, 0xc0|m.slot, d.Data[7])
+				got++
+			}
+			return got == 3
+		}, time.Minute, time.Millisecond, "slot %d", m.slot)
+	}
+}
+
+// Packets go by slot, whichever processes come and go. A later one may have an old one's slot.
+func TestSlots(t *testing.T) {
+	for _, addr := range []string{at, "[::1]:4799"} {
+		t.Run(addr, func(t *testing.T) {
+			first := open(t, addr, 0)
+			requireSteered(t, first)
+			second := open(t, addr, 1)
+			third := open(t, addr, 2)
+			requireSteered(t, first, second, third)
+			assert.EqualValues(t, 1002, first.Port(2))
+			assert.EqualValues(t, 1000, third.Port(0))
+			assert.Zero(t, third.Port(3))
+			first.close()
+			requireSteered(t, second, third)
+			again := open(t, addr, 0)
+			requireSteered(t, third, again, second)
+			assert.True(t, again.Claim(5), "another shard's")
+			assert.False(t, third.Claim(5))
+			second.close()
+			third.close()
+			again.close()
+			last := open(t, addr, 0)
+			assert.Len(t, last.sockets, 1, "a single process needs no others")
+			requireSteered(t, last)
+		})
+	}
+}
+
+// Processes that start at the same moment find each other.
+func TestSimultaneousStarts(t *testing.T) {
+	var processes []*process
+	for range 6 {
+		processes = append(processes, start(t, at, 0))
+	}
+	var slots []int
+	for _, p := range processes {
+		slots = append(slots, p.slot(t))
+	}
+	slices.Sort(slots)
+	assert.Equal(t, []int{0, 1, 2, 3, 4, 5}, slots)
+}
+
+// A killed process leaves its slot, with a filter, to the next one.
+func TestKilled(t *testing.T) {
+	killed, left := start(t, at, 0), (*process)(nil)
+	require.Zero(t, killed.slot(t))
+	left = start(t, at, 0)
+	require.Equal(t, 1, left.slot(t))
+	m := open(t, at, 2)
+	requireSteered(t, m)
+	killed.kill()
+	left.leave(t)
+	requireSteered(t, m)
+	requireSteered(t, open(t, at, 0), open(t, at, 1), m)
+}
+
+// A stopped process does not keep others out, unless it is the only one that has the sockets.
+func TestStopped(t *testing.T) {
+	stopped := start(t, at, 0)
+	require.Zero(t, stopped.slot(t))
+	stopped.stop(t)
+	_, _, err := join(at)
+	require.ErrorIs(t, err, syscall.EADDRINUSE)
+	require.NoError(t, stopped.Process.Signal(unix.SIGCONT))
+	m := open(t, at, 1)
+	stopped.stop(t)
+	requireSteered(t, m, open(t, at, 2))
+	m.close()
+	requireSteered(t, open(t, at, 1))
+}
+
+// A process of another user keeps its port for itself, and one that takes a name is not asked.
+func TestOtherUser(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("the test needs root")
+	}
+	const nobody = 12345
+	stranger := start(t, at, nobody)
+	require.Zero(t, stranger.slot(t))
+	_, _, err := join(at)
+	require.ErrorIs(t, err, syscall.EADDRINUSE)
+	stranger.leave(t)
+	open(t, at, 0)
+}
+
+// Close does not wait for a process that has connected and says nothing, nor one for others.
+func TestSilentClient(t *testing.T) {
+	m := open(t, at, 0)
+	conn, err := net.Dial("unix", m.name(0))
+	require.NoError(t, err)
+	defer conn.Close()
+	open(t, at, 1)
+	m.close()
+}
+
+// What another process hands over is checked.
+func TestWrongSockets(t *testing.T) {
+	wrong, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.MustParseAddrPort("127.0.7.21:4791")))
+	require.NoError(t, err)
+	defer wrong.Close()
+	taken, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.MustParseAddrPort(at)))
+	require.NoError(t, err)
+	defer taken.Close()
+	raw, err := wrong.File()
+	require.NoError(t, err)
+	defer raw.Close()
+	for name, files := range map[string][]int{
+		"none": nil, "one": {int(raw.Fd())}, "of another address": slices.Repeat([]int{int(raw.Fd())}, handed), "too many": slices.Repeat([]int{int(raw.Fd())}, handed+1),
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, err := net.ListenUnix("unix", &net.UnixAddr{Name: (&Group{cfg: link.Config{Addr: netip.MustParseAddrPort(at)}}).name(3), Net: "unix"})
+			require.NoError(t, err)
+			var serving sync.WaitGroup
+			serving.Go(func() {
+				for {
+					conn, err := l.AcceptUnix()
+					if err != nil {
+						return
+					}
+					_, _ = conn.Read(make([]byte, 1))
+					_, _, _ = conn.WriteMsgUnix([]byte{reply}, unix.UnixRights(files...), nil)
+					_ = conn.Close()
+				}
+			})
+			before := openFiles(t)
+			_, _, err = join(at)
+			require.ErrorIs(t, err, syscall.EADDRINUSE)
+			require.NoError(t, l.Close())
+			serving.Wait()
+			assert.LessOrEqual(t, openFiles(t), before)
+		})
+	}
+}
+
+func openFiles(t *testing.T) int {
+	t.Helper()
+	list, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	return len(list)
+}

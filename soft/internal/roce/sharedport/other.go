@@ -1,0 +1,36 @@
+//go:build !linux
+
+package sharedport
+
+import (
+	"errors"
+
+	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
+)
+
+// Group is for Linux.
+type Group struct{}
+
+// Lock is for Linux.
+func Lock() (unlock func(), err error) { return nil, errors.ErrUnsupported }
+
+// Join is for Linux.
+func Join(link.Config) (*Group, error) { return nil, errors.ErrUnsupported }
+
+// Claim is for Linux.
+func (*Group) Claim(int) bool { return false }
+
+// Release is for Linux.
+func (*Group) Release(int) {}
+
+// Socket is for Linux.
+func (*Group) Socket(int) (int, error) { return 0, errors.ErrUnsupported }
+
+// SetPort is for Linux.
+func (*Group) SetPort(int, uint16) {}
+
+// Port is for Linux.
+func (*Group) Port(int) uint16 { return 0 }
+
+// Close is for Linux.
+func (*Group) Close() {}
