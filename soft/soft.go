@@ -239,13 +239,14 @@ func (d *Device) tellPorts(cfg *roce.Config) {
 	}
 	for _, g := range gids {
 		addr := g.GID.Addr()
-		if g.UDPPort == wire.UDPPort || addr.IsLoopback() || d.dev.SharesPort(g.Index) || !slices.ContainsFunc(cfg.Addresses, func(a netip.AddrPort) bool {
+		cause := d.dev.NotShared(g.Index)
+		if g.UDPPort == wire.UDPPort || addr.IsLoopback() || cause == nil || !slices.ContainsFunc(cfg.Addresses, func(a netip.AddrPort) bool {
 			return a.Port() == 0 && a.Addr().WithZone("") == addr
 		}) {
 			continue // or the caller asked for it
 		}
-		cfg.Log.Warn().Str("device", cfg.Name).Stringer("address", addr).Uint16("udp_port", g.UDPPort).Uint16("in_use", wire.UDPPort).
-			Msg("RoCEv2's port of this address is in use by a program that does not share it, so the device has another: software devices can reach it there, adapters and the kernel cannot")
+		cfg.Log.Warn().Err(cause).Str("device", cfg.Name).Stringer("address", addr).Uint16("udp_port", g.UDPPort).Uint16("in_use", wire.UDPPort).
+			Msg("RoCEv2's port of this address is in use, so the device has another: software devices can reach it there, adapters and the kernel cannot")
 	}
 }
 

@@ -66,6 +66,7 @@ type Device struct {
 	limits    limits
 	endpoints []*endpoint         // of shard main
 	groups    []*sharedport.Group // at cfg.Addresses; nil: port 4791 is not shared there
+	notShared []error             // why not
 	defaultPD *protectionDomain
 	capture   *ipheader.Capture
 	admission *admission.Control
@@ -157,11 +158,7 @@ func Open(cfg Config) (*Device, error) {
 	d.mu.list = []*shard{d.main.shard}
 	var unavailable error
 	for i, a := range cfg.Addresses {
-		var g *sharedport.Group
-		if d.groups != nil {
-			g = d.groups[i]
-		}
-		e, err := openEndpoint(d.main.shard, len(d.main.endpoints), a, g)
+		e, err := openEndpoint(d.main.shard, len(d.main.endpoints), a, d.groups[i], d.notShared[i])
 		switch {
 		case err == nil:
 			d.main.endpoints = append(d.main.endpoints, e)

@@ -24,6 +24,7 @@ type endpoint struct {
 	entry          *admission.Entry  // shared with the endpoints of other shards that have this index
 	faults         *faults.Injector  // nil: none
 	group          *sharedport.Group // that has port 4791; nil: it is not shared
+	notShared      error             // why
 	index          int
 	receivers      int           // queue pairs that receive packets from the socket
 	srdQueuePairs  int           // SRD queue pairs, which receive at every endpoint
@@ -40,7 +41,7 @@ type endpoint struct {
 	unconnectedFlow wire.Flow
 }
 
-func openEndpoint(s *shard, index int, addr netip.AddrPort, group *sharedport.Group) (*endpoint, error) {
+func openEndpoint(s *shard, index int, addr netip.AddrPort, group *sharedport.Group, notShared error) (*endpoint, error) {
 	d := s.device
 	cfg := link.Config{
 		Addr: addr, Interface: d.cfg.Interface,
@@ -58,7 +59,7 @@ func openEndpoint(s *shard, index int, addr netip.AddrPort, group *sharedport.Gr
 		switch {
 		case group == nil:
 			socket, err = d.listenAtStandardPort(cfg)
-		case s.slot != 0:
+		case !group.HasRest(s.slot):
 			err = syscall.EADDRINUSE
 		default:
 			if cfg.Bound, err = group.Socket(s.slot); err == nil {
@@ -80,7 +81,7 @@ func openEndpoint(s *shard, index int, addr netip.AddrPort, group *sharedport.Gr
 	}
 	entry := d.admission.Entry(socket.Addr(), func(f link.Filter) error { return d.setFilter(index, f) })
 	e := newEndpoint(s, index, socket, entry)
-	e.group = group
+	e.group, e.notShared = group, notShared
 	if err := e.receiveFromSlot(); err != nil {
 		_ = socket.Close()
 		return nil, fmt.Errorf("GID index %d: %w", index, err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/verbena-rdma/verbena/soft/internal/roce/faults"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/local"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/sharedport"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/timers"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -169,7 +171,11 @@ func (d *Device) addShard() (*shard, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.slot, err = d.claimSlot(); err != nil {
+	slots := maxShards
+	if slices.ContainsFunc(d.groups, func(g *sharedport.Group) bool { return g != nil }) {
+		slots /= 2 // the others are for the first shards of more processes
+	}
+	if s.slot, err = d.claimSlot(slots); err != nil {
 		s.closeEndpoints()
 		return nil, err
 	}

@@ -2,7 +2,7 @@ package roce
 
 import (
 	"cmp"
-	"errors"
+	"context"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -14,9 +14,10 @@ import (
 )
 
 // joinGroups joins, at the addresses for which any port may be taken, the processes that share port 4791
-// with others of their user, and claims a slot for the first shard. With slot 0, the device's own port is
-// 4791; with another one, it has one of its own besides. If that fails, the device does without.
+// with others of their user, and claims a slot for the first shard. The first device at an address has 4791
+// as its own port; the others have one of their own besides. Where that fails, the device does without.
 func (d *Device) joinGroups() {
+	d.groups, d.notShared = make([]*sharedport.Group, len(d.cfg.Addresses)), make([]error, len(d.cfg.Addresses))
 	shares := func(a netip.AddrPort) bool { return a.Port() == 0 }
 	if d.net.Simulated() || !slices.ContainsFunc(d.cfg.Addresses, shares) {
 		return
@@ -24,23 +25,25 @@ func (d *Device) joinGroups() {
 	unlock, err := sharedport.Lock()
 	if err == nil {
 		defer unlock()
-		var failed error
-		d.groups = make([]*sharedport.Group, len(d.cfg.Addresses))
+		ctx, cancel := context.WithTimeout(context.Background(), sharedport.JoinTimeout)
+		defer cancel()
 		for i, a := range d.cfg.Addresses {
-			if !shares(a) {
-				continue
-			}
-			if d.groups[i], failed = sharedport.Join(link.Config{Addr: netip.AddrPortFrom(a.Addr(), wire.UDPPort), Interface: d.cfg.Interface}); failed != nil {
-				err, d.groups[i] = errors.Join(err, failed), nil
+			if shares(a) {
+				d.groups[i], d.notShared[i] = sharedport.Join(ctx, link.Config{Addr: netip.AddrPortFrom(a.Addr(), wire.UDPPort), Interface: d.cfg.Interface})
 			}
 		}
-		if d.main.slot, failed = d.claimSlot(); failed != nil {
-			err = errors.Join(err, failed)
-			d.leaveGroups()
+		d.main.slot, err = d.claimSlot(maxShards)
+	}
+	for _, g := range d.groups {
+		if g != nil && err == nil {
+			err = g.TakeRest(d.main.slot)
 		}
 	}
-	if err != nil && !errors.Is(err, errors.ErrUnsupported) {
-		d.log.Debug().Err(err).Str("device", d.cfg.Name).Msg("UDP port 4791 is not shared with other processes")
+	if err != nil {
+		d.leaveGroups()
+		for i := range d.notShared {
+			d.notShared[i] = cmp.Or(d.notShared[i], err)
+		}
 	}
 }
 
@@ -50,17 +53,17 @@ func (d *Device) leaveGroups() {
 			g.Close()
 		}
 	}
-	d.groups = nil
+	clear(d.groups)
 }
 
-// claimSlot claims the lowest slot that is free at all addresses, for a new shard.
-func (d *Device) claimSlot() (slot int, err error) {
-	for slot := range maxShards {
+// claimSlot claims the lowest of the first n slots that is free at all addresses, for a new shard.
+func (d *Device) claimSlot(n int) (slot int, err error) {
+	for slot := range n {
 		if !d.ownsSlot(slot) && d.claim(slot) {
 			return slot, nil
 		}
 	}
-	return 0, fmt.Errorf("the devices at the addresses %v have all %d slots: %w", d.cfg.Addresses, maxShards, verbs.ErrLimit)
+	return 0, fmt.Errorf("share UDP port %d: devices of this user have all %d slots; close one, or give this one an address of its own: %w", wire.UDPPort, n, verbs.ErrLimit)
 }
 
 func (d *Device) ownsSlot(slot int) bool {
@@ -107,9 +110,9 @@ func (e *endpoint) receiveFromSlot() error {
 	return nil
 }
 
-// SharesPort reports whether port 4791 at a GID leads to queue pairs of this device, too, if it has another
-// port.
-func (d *Device) SharesPort(gidIndex int) bool { return d.endpoints[gidIndex].group != nil }
+// NotShared returns why port 4791 at a GID does not lead to queue pairs of this device; nil: it does, or need
+// not.
+func (d *Device) NotShared(gidIndex int) error { return d.endpoints[gidIndex].notShared }
 
 // share opens a socket of another shard at the same address.
 func (e *endpoint) share(s *shard) (_ *endpoint, err error) {

@@ -91,6 +91,46 @@ func TestSharedPort(t *testing.T) {
 	}
 }
 
+// A device can be the first at one of its addresses only. There, port 4791 is its own.
+func TestSharedPortOfTwoAddresses(t *testing.T) {
+	occupied, free := netip.MustParseAddrPort("127.0.7.30:0"), netip.MustParseAddrPort("127.0.7.31:0")
+	first := openSide(t, Config{Addresses: []netip.AddrPort{occupied}}, 4096)
+	second := openSide(t, Config{Addresses: []netip.AddrPort{free, occupied}, DisableLocal: true}, 4096)
+	host := openSide(t, Config{Addresses: []netip.AddrPort{netip.MustParseAddrPort("127.0.7.10:4791")}, DisableLocal: true}, 4096)
+	assert.EqualValues(t, wire.UDPPort, first.dev.endpoints[0].socket.Addr().Port())
+	assert.EqualValues(t, wire.UDPPort, second.dev.endpoints[0].socket.Addr().Port())
+	assert.NotEqualValues(t, wire.UDPPort, second.dev.endpoints[1].socket.Addr().Port())
+	byNumber(host, second)
+	exchange(t, host, second, 10)
+	sendByNumber(host, second)
+	third := openSide(t, Config{Addresses: []netip.AddrPort{free}, DisableLocal: true}, 4096)
+	assert.NotEqualValues(t, wire.UDPPort, third.dev.endpoints[0].socket.Addr().Port())
+	reset(host)
+	byNumber(host, third)
+	exchange(t, host, third, 10)
+}
+
+// The shards of one process leave slots to others. A device that finds none says so.
+func TestSlotsExhausted(t *testing.T) {
+	open := func() *Device {
+		d := must(Open(Config{Name: "soft-test", Addresses: []netip.AddrPort{netip.MustParseAddrPort("127.0.7.32:0")}, MaxShards: maxShards}))
+		t.Cleanup(func() { assert.NoError(t, d.Close()) })
+		return d
+	}
+	first := open()
+	for range maxShards + 1 {
+		cq := must(first.CreateCQ(verbs.CQInit{Capacity: 1, Poller: new(int)}))
+		defer cq.Close()
+	}
+	require.Len(t, first.mu.list, maxShards/2)
+	for range maxShards / 2 {
+		require.NoError(t, open().NotShared(0))
+	}
+	late := open()
+	require.ErrorContains(t, late.NotShared(0), "all 16 slots")
+	require.NotEqualValues(t, wire.UDPPort, late.endpoints[0].socket.Addr().Port())
+}
+
 func reset(sides ...*side) {
 	for _, s := range sides {
 		require.NoError(s.t, s.qp.Modify(verbs.QPAttr{State: verbs.QPReset}, verbs.QPAttrState))

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -174,14 +175,19 @@ func bind(sock int, to netip.AddrPort, zone uint32) error {
 	return nil
 }
 
-// boundAddr returns the address and port of a socket.
+// boundAddr returns the address and port of a socket. The zone of a link-local address is the index of its
+// interface.
 func boundAddr(sock int) (netip.AddrPort, error) {
 	var name sockaddr
 	length := uint32(unsafe.Sizeof(name))
 	if _, _, errno := unix.Syscall(unix.SYS_GETSOCKNAME, uintptr(sock), uintptr(unsafe.Pointer(&name)), uintptr(unsafe.Pointer(&length))); errno != 0 {
 		return netip.AddrPort{}, fmt.Errorf("getsockname: %w", errno)
 	}
-	return name.decode(), nil
+	at := name.decode()
+	if name.Scope_id != 0 {
+		at = netip.AddrPortFrom(at.Addr().WithZone(strconv.FormatUint(uint64(name.Scope_id), 10)), at.Port())
+	}
+	return at, nil
 }
 
 // probe finds out which features the kernel has.

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -17,6 +18,8 @@ func (k *kernel) share(set WaitSet, bound int) (other backend, err error) {
 	if k.raw.Control(func(uintptr) {
 		if err = setReusePort(k.sock); err == nil {
 			other, err = k.bindAnother(set, bound)
+		} else {
+			closeBound(bound)
 		}
 	}) != nil {
 		closeBound(bound)
@@ -39,35 +42,30 @@ func setReusePort(sock int) error {
 	return nil
 }
 
-// Bind opens a socket for Config.Bound, at an address that no other socket has.
+// Bind opens a socket for Config.Bound, at an address that no other socket has. Packets to it are dropped
+// until it is used. The zone of a link-local address is the index of its interface.
 func Bind(cfg Config) (sock int, err error) { return bindSocket(cfg, false) }
 
 // BindAnother opens a socket for Config.Bound at the address of others, which must have been the first
-// one's alone or opened by BindAnother. Packets to it are dropped until it is used. [Socket.Steer] says
-// what the slots of the sockets mean.
-func BindAnother(cfg Config, first int, slots []int) (sock int, err error) {
+// one's alone or opened by BindAnother. [SteerBound] has to know of it at once.
+func BindAnother(cfg Config, first int) (sock int, err error) {
 	if err := setReusePort(first); err != nil {
 		return 0, err
 	}
-	if sock, err = bindSocket(cfg, true); err != nil {
-		return 0, err
-	}
-	if err = steer(first, slots); err != nil {
-		_ = unix.Close(sock)
-	}
-	return sock, err
+	return bindSocket(cfg, true)
 }
 
 func bindSocket(cfg Config, another bool) (sock int, err error) {
 	if sock, err = newSocketUDP(cfg); err != nil {
 		return 0, err
 	}
-	err = setOptions(uintptr(sock), cfg)
+	err = errors.Join(setOptions(uintptr(sock), cfg), Refuse(sock))
 	if another && err == nil {
-		err = errors.Join(setReusePort(sock), Refuse(sock))
+		err = setReusePort(sock)
 	}
 	if err == nil {
-		err = bind(sock, cfg.Addr, cfg.index())
+		zone, _ := strconv.Atoi(cfg.Addr.Addr().Zone())
+		err = bind(sock, cfg.Addr, uint32(zone))
 	}
 	if err != nil {
 		_ = unix.Close(sock)
@@ -75,12 +73,14 @@ func bindSocket(cfg Config, another bool) (sock int, err error) {
 	return sock, err
 }
 
-// index returns the index of the network interface with the address; zero: unknown.
-func (cfg *Config) index() uint32 {
-	if ifi, err := net.InterfaceByName(cfg.Interface); err == nil {
-		return uint32(ifi.Index)
+// SteerBound steers packets among the first n sockets of an address, whose slots are 0 to n-1. The slot rest
+// is for packets without such a slot, and for those to queue pairs 0 and 1.
+func SteerBound(first, n, rest int) error {
+	slots := make([]int, n)
+	for i := range slots {
+		slots[i] = i
 	}
-	return interfaceOf(cfg.Addr.Addr())
+	return steer(first, slots, rest)
 }
 
 // Refuse makes the system drop all packets to a socket of Bind, until it is used.
@@ -90,7 +90,7 @@ func Refuse(sock int) error {
 	return os.NewSyscallError("setsockopt SO_ATTACH_FILTER", err)
 }
 
-// BoundAddr returns the address of a socket.
+// BoundAddr returns the address of a socket, with the zone as for Bind.
 func BoundAddr(sock int) (netip.AddrPort, error) { return boundAddr(sock) }
 
 func closeBound(sock int) {
@@ -176,14 +176,14 @@ func (k *kernel) receivers(f func(sock int) error) error {
 
 // steer attaches the program that chooses. The program sees what follows the UDP header.
 func (k *kernel) steer(slots []int) (err error) {
-	if k.raw.Control(func(uintptr) { err = steer(k.sock, slots) }) != nil {
+	if k.raw.Control(func(uintptr) { err = steer(k.sock, slots, 0) }) != nil {
 		return net.ErrClosed
 	}
 	return err
 }
 
-func steer(sock int, slots []int) error {
-	program := steering(slots)
+func steer(sock int, slots []int, rest int) error {
+	program := steering(slots, rest)
 	return unix.SetsockoptSockFprog(sock, unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF, &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
 }
 
@@ -192,17 +192,17 @@ const (
 	bpfGreaterEqual = unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K
 )
 
-// steering returns the program that returns the index of a packet's socket.
-func steering(slots []int) []unix.SockFilter {
+// steering returns the program that returns the index of a packet's socket; rest: that for no slot.
+func steering(slots []int, rest int) []unix.SockFilter {
 	program := []unix.SockFilter{
 		{Code: bpfLoad, K: steeringOffset},
 		{Code: bpfAnd, K: 1<<24 - 1},
 		{Code: bpfGreaterEqual, Jt: 1, K: 2},
-		{Code: bpfReturn, K: 0},
+		{Code: bpfReturn, K: uint32(rest)},
 		{Code: bpfAnd, K: Slots - 1},
 	}
 	for i, slot := range slots {
 		program = append(program, unix.SockFilter{Code: bpfEqual, Jf: 1, K: uint32(slot)}, unix.SockFilter{Code: bpfReturn, K: uint32(i)})
 	}
-	return append(program, unix.SockFilter{Code: bpfReturn, K: 0})
+	return append(program, unix.SockFilter{Code: bpfReturn, K: uint32(rest)})
 }

@@ -8,23 +8,25 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/verbena-rdma/verbena/internal/portowner"
 	"github.com/verbena-rdma/verbena/internal/unixsocket"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
 )
 
 // Times for which other processes, which may be stopped, are waited for.
 const (
-	lockTimeout   = 2 * time.Second
-	joinTimeout   = time.Second
-	answerTimeout = 250 * time.Millisecond
-	// endTime is how long a process that ends may have a port without a name, or a name without a port.
-	endTime    = 100 * time.Millisecond
+	lockTimeout = 10 * time.Second
+	// JoinTimeout is for the groups of all addresses of a device.
+	JoinTimeout = 2 * time.Second
+	// A process that ends has a port without a name for a moment.
+	endTries   = 20
 	retryPause = 5 * time.Millisecond
 )
 
@@ -58,18 +60,33 @@ type Group struct {
 
 	mu      sync.Mutex // no other lock is taken under it
 	sockets []int      // by slot
-	table   int        // the file of the ports; 0: none yet
-	ports   [link.Slots]uint16
+	table   *os.File   // has the ports; nil: none yet
+	ports   [entries]uint16
 	claims  map[int]*net.UnixListener // by slot
 	closed  bool
 }
 
+// The table has the port of each slot, and which one is for the rest, plus 1; 0: none.
+const (
+	restEntry = link.Slots
+	entries   = link.Slots + 1
+)
+
 // Join opens the group of an address and port, or joins that of other processes. [Lock] is held. The error
-// matches EADDRINUSE if a process has the port that does not share it with this one.
-func Join(cfg link.Config) (*Group, error) {
+// matches EADDRINUSE, and names the owner, if a process has the port that does not share it with this one.
+func Join(ctx context.Context, cfg link.Config) (*Group, error) {
+	if a := cfg.Addr.Addr().WithZone(""); a.Is6() && a.IsLinkLocalUnicast() {
+		ifi, err := net.InterfaceByName(cfg.Interface)
+		if err != nil {
+			return nil, fmt.Errorf("share UDP %v: interface %q: %w", cfg.Addr, cfg.Interface, err)
+		}
+		cfg.Addr = netip.AddrPortFrom(a.WithZone(strconv.Itoa(ifi.Index)), cfg.Addr.Port())
+	}
 	g := &Group{cfg: cfg, claims: make(map[int]*net.UnixListener), answers: make(chan struct{}, maxAnswers)}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
-	for start := time.Now(); ; time.Sleep(retryPause) {
+	var owner *portowner.Owner
+	holder := "a process"
+	for try := 1; ; try++ {
 		sock, err := link.Bind(cfg)
 		if err == nil {
 			g.sockets = []int{sock}
@@ -78,13 +95,22 @@ func Join(cfg link.Config) (*Group, error) {
 		if !errors.Is(err, syscall.EADDRINUSE) {
 			return nil, fmt.Errorf("share UDP %v: %w", cfg.Addr, err)
 		}
-		asked, found := g.askAll()
-		if found {
+		if g.askAll(ctx) {
 			return g, nil
 		}
-		if asked || time.Since(start) > endTime {
-			return nil, fmt.Errorf("share UDP %v: no process of this user hands it over: %w", cfg.Addr, err)
+		if owner == nil {
+			if owner = portowner.Find(cfg.Addr); owner != nil {
+				holder = owner.String()
+			}
 		}
+		foreign := owner != nil && (owner.Kernel || unixsocket.CheckUser(owner.User) != nil)
+		switch {
+		case foreign || try == endTries:
+			return nil, fmt.Errorf("share UDP %v: %s has it, and does not share it: %w", cfg.Addr, holder, err)
+		case ctx.Err() != nil:
+			return nil, fmt.Errorf("share UDP %v: %s has it, and does not answer; it may be stopped: %w", cfg.Addr, holder, err)
+		}
+		time.Sleep(retryPause)
 	}
 }
 
@@ -93,18 +119,32 @@ func (g *Group) name(slot int) string {
 	return fmt.Sprintf("@verbena/port/%d/%v/%d", os.Geteuid(), g.cfg.Addr, slot)
 }
 
-// askAll asks the processes with a slot for the sockets. asked: one of them has not answered in time.
-func (g *Group) askAll() (asked, found bool) {
-	ctx, cancel := context.WithTimeout(g.ctx, joinTimeout)
+// askAll asks all processes with a slot for the sockets, since some may be stopped. The first answer is taken.
+func (g *Group) askAll(ctx context.Context) (found bool) {
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	answers, asked := make(chan []int), 0
 	for slot := range link.Slots {
-		err := g.ask(ctx, slot)
-		if err == nil {
-			return false, true
+		conn, err := unixsocket.Dial(ctx, "unix", g.name(slot))
+		if err != nil {
+			continue
 		}
-		asked = asked || errors.Is(err, os.ErrDeadlineExceeded)
+		asked++
+		go func() {
+			files, _ := ask(ctx, conn, g.cfg.Addr)
+			answers <- files
+		}()
 	}
-	return asked, false
+	for range asked {
+		if files := <-answers; files != nil && !found {
+			found = true
+			cancel()
+			g.sockets, g.table = files[:link.Slots:link.Slots], os.NewFile(uintptr(files[link.Slots]), "verbena ports")
+		} else {
+			closeAll(files)
+		}
+	}
+	return found
 }
 
 // A process that joins sends request. It gets the sockets of all slots and the table, with reply.
@@ -114,29 +154,24 @@ const (
 	handed  = link.Slots + 1 // files
 )
 
-func (g *Group) ask(ctx context.Context, slot int) error {
-	conn, err := unixsocket.Dial(ctx, "unix", g.name(slot))
-	if err != nil {
-		return err
-	}
+func ask(ctx context.Context, conn *net.UnixConn, addr netip.AddrPort) (files []int, err error) {
 	defer unixsocket.Close(conn)
-	_ = conn.SetDeadline(time.Now().Add(answerTimeout))
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
 	if err := checkUser(conn); err != nil {
-		return err
+		return nil, err
 	}
 	// The peer sends files once it has the request, and could not before they are allowed.
 	if err := unixsocket.AllowFiles(conn); err != nil {
-		return err
+		return nil, err
 	}
 	if _, err := conn.Write([]byte{request}); err != nil {
-		return err
+		return nil, err
 	}
 	control := make([]byte, unix.CmsgSpace(4*handed))
 	n, size, _, _, err := conn.ReadMsgUnix(make([]byte, 1), control)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	var files []int
 	messages, err := unix.ParseSocketControlMessage(control[:size])
 	for i := range messages {
 		list, failed := unix.ParseUnixRights(&messages[i])
@@ -147,16 +182,15 @@ func (g *Group) ask(ctx context.Context, slot int) error {
 	}
 	for i := 0; err == nil && i < link.Slots; i++ {
 		var at netip.AddrPort
-		if at, err = link.BoundAddr(files[i]); err == nil && at != g.cfg.Addr {
+		if at, err = link.BoundAddr(files[i]); err == nil && at != addr {
 			err = fmt.Errorf("it handed over a socket at %v", at)
 		}
 	}
 	if err != nil {
 		closeAll(files)
-		return err
+		return nil, err
 	}
-	g.sockets, g.table = files[:link.Slots:link.Slots], files[link.Slots]
-	return nil
+	return files, nil
 }
 
 func checkUser(conn *net.UnixConn) error {
@@ -226,7 +260,7 @@ func (g *Group) accept(conn *net.UnixConn) {
 // answer hands the sockets to a process that joins.
 func (g *Group) answer(conn *net.UnixConn) {
 	defer unixsocket.Close(conn)
-	_ = conn.SetDeadline(time.Now().Add(answerTimeout))
+	_ = conn.SetDeadline(time.Now().Add(JoinTimeout))
 	defer context.AfterFunc(g.ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
 	var b [1]byte
 	if n, err := conn.Read(b[:]); err != nil || n != 1 || b[0] != request {
@@ -237,65 +271,108 @@ func (g *Group) answer(conn *net.UnixConn) {
 	if g.closed || g.open(link.Slots) != nil || g.makeTable() != nil {
 		return
 	}
-	_, _, _ = conn.WriteMsgUnix([]byte{reply}, unix.UnixRights(append(append([]int(nil), g.sockets...), g.table)...), nil) // it does not wait: nothing was sent before
+	_, _, _ = conn.WriteMsgUnix([]byte{reply}, unix.UnixRights(append(append([]int(nil), g.sockets...), int(g.table.Fd()))...), nil) // it does not wait: nothing was sent before
 }
 
 // open opens the sockets of the first n slots, if this process is the only one of the group.
 func (g *Group) open(n int) error {
 	for len(g.sockets) < n {
-		var slots []int
-		for slot := range len(g.sockets) + 1 {
-			slots = append(slots, slot)
-		}
-		sock, err := link.BindAnother(g.cfg, g.sockets[0], slots)
+		sock, err := link.BindAnother(g.cfg, g.sockets[0])
 		if err != nil {
 			return fmt.Errorf("share UDP %v: open another socket: %w", g.cfg.Addr, err)
 		}
 		g.sockets = append(g.sockets, sock)
+		if err := g.steer(); err != nil {
+			g.sockets = g.sockets[:len(g.sockets)-1]
+			_ = unix.Close(sock)
+			return err
+		}
 	}
 	return nil
 }
+
+func (g *Group) steer() error {
+	if len(g.sockets) == 1 || len(g.sockets) <= g.rest() {
+		return nil // not yet
+	}
+	if err := link.SteerBound(g.sockets[0], len(g.sockets), g.rest()); err != nil {
+		return fmt.Errorf("share UDP %v: steer packets among %d sockets: %w", g.cfg.Addr, len(g.sockets), err)
+	}
+	return nil
+}
+
+func (g *Group) rest() int { return int(g.get(restEntry)) - 1 }
+
+// TakeRest makes a claimed slot get what is for none, such as management datagrams, unless another device's
+// does. [Lock] is held.
+func (g *Group) TakeRest(slot int) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if former := g.rest(); former >= 0 {
+		conn, err := unixsocket.Dial(g.ctx, "unix", g.name(former))
+		if err == nil {
+			err = checkUser(conn)
+			unixsocket.Close(conn)
+		} else if !errors.Is(err, syscall.ECONNREFUSED) {
+			err = nil // too many connect to it
+		}
+		if err == nil {
+			return nil
+		}
+	}
+	g.set(restEntry, uint16(slot+1))
+	return g.steer()
+}
+
+// HasRest reports whether a slot is the one of TakeRest.
+func (g *Group) HasRest(slot int) bool { return g.Port(restEntry) == uint16(slot+1) }
 
 // makeTable makes the table for several processes.
 func (g *Group) makeTable() (err error) {
-	if g.table != 0 {
+	if g.table != nil {
 		return nil
 	}
-	if g.table, err = unix.MemfdCreate("verbena ports", unix.MFD_CLOEXEC); err != nil {
+	fd, err := unix.MemfdCreate("verbena ports", unix.MFD_CLOEXEC)
+	if err != nil {
 		return os.NewSyscallError("memfd_create", err)
 	}
-	for slot, port := range g.ports {
-		g.write(slot, port)
+	g.table = os.NewFile(uintptr(fd), "verbena ports")
+	for i, v := range g.ports {
+		g.set(i, v)
 	}
 	return nil
 }
 
-func (g *Group) write(slot int, port uint16) {
-	_, _ = unix.Pwrite(g.table, binary.BigEndian.AppendUint16(nil, port), int64(2*slot))
+func (g *Group) set(entry int, v uint16) {
+	g.ports[entry] = v
+	if g.table != nil {
+		_, _ = g.table.WriteAt(binary.BigEndian.AppendUint16(nil, v), int64(2*entry))
+	}
+}
+
+func (g *Group) get(entry int) uint16 {
+	if g.closed || g.table == nil {
+		return g.ports[entry]
+	}
+	var b [2]byte
+	if _, err := g.table.ReadAt(b[:], int64(2*entry)); err != nil {
+		return 0
+	}
+	return binary.BigEndian.Uint16(b[:])
 }
 
 // SetPort tells the others the UDP port by which the device of a claimed slot is reached alone.
 func (g *Group) SetPort(slot int, port uint16) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.ports[slot] = port
-	if g.table != 0 {
-		g.write(slot, port)
-	}
+	g.set(slot, port)
 }
 
 // Port returns the UDP port by which the device of a slot is, or was, reached alone; 0: unknown.
 func (g *Group) Port(slot int) uint16 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.closed || g.table == 0 {
-		return g.ports[slot]
-	}
-	var b [2]byte
-	if n, err := unix.Pread(g.table, b[:], int64(2*slot)); err != nil || n != len(b) {
-		return 0
-	}
-	return binary.BigEndian.Uint16(b[:])
+	return g.get(slot)
 }
 
 // Socket returns a file descriptor of its own for a slot that was claimed (link.Config.Bound).
@@ -308,7 +385,7 @@ func (g *Group) Socket(slot int) (sock int, err error) {
 	if err := g.open(slot + 1); err != nil {
 		return 0, err
 	}
-	sock, err = unix.FcntlInt(uintptr(g.sockets[slot]), unix.F_DUPFD_CLOEXEC, 0)
+	sock, err = unix.FcntlInt(uintptr(g.sockets[slot]), unix.F_DUPFD_CLOEXEC, 3) // 0 means none in link.Config
 	return sock, os.NewSyscallError("fcntl", err)
 }
 
@@ -326,7 +403,7 @@ func (g *Group) Close() {
 	g.mu.Unlock()
 	g.serving.Wait()
 	closeAll(g.sockets)
-	if g.table != 0 {
-		_ = unix.Close(g.table)
+	if g.table != nil {
+		_ = g.table.Close()
 	}
 }

@@ -3,6 +3,7 @@ package sharedport
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -40,7 +41,7 @@ func TestMain(m *testing.M) {
 
 // other is another process: it says which slot it has, and leaves when its standard input ends.
 func other(addr string) {
-	g, slot, err := join(addr)
+	g, slot, err := join(addr, 0)
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -58,20 +59,22 @@ func other(addr string) {
 	g.Close()
 }
 
-// join joins the group of an address, and claims the lowest free slot.
-func join(addr string) (g *Group, slot int, err error) {
+// join joins the group of an address, and claims the lowest free slot from that one on.
+func join(addr string, from int) (g *Group, slot int, err error) {
 	unlock, err := Lock()
 	if err != nil {
 		return nil, 0, err
 	}
 	defer unlock()
-	if g, err = Join(link.Config{Addr: netip.MustParseAddrPort(addr)}); err != nil {
+	ctx, cancel := context.WithTimeout(context.Background(), JoinTimeout)
+	defer cancel()
+	if g, err = Join(ctx, link.Config{Addr: netip.MustParseAddrPort(addr)}); err != nil {
 		return nil, 0, err
 	}
-	for slot := range link.Slots {
+	for slot := from; slot < link.Slots; slot++ {
 		if g.Claim(slot) {
 			g.SetPort(slot, uint16(1000+slot))
-			return g, slot, nil
+			return g, slot, g.TakeRest(slot)
 		}
 	}
 	g.Close()
@@ -143,13 +146,18 @@ type member struct {
 
 func open(t *testing.T, addr string, wantSlot int) *member {
 	t.Helper()
-	g, slot, err := join(addr)
+	return openFrom(t, addr, 0, wantSlot)
+}
+
+func openFrom(t *testing.T, addr string, from, wantSlot int) *member {
+	t.Helper()
+	g, slot, err := join(addr, from)
 	require.NoError(t, err)
 	require.Equal(t, wantSlot, slot)
 	bound, err := g.Socket(slot)
 	require.NoError(t, err)
 	m := &member{Group: g, slot: slot}
-	if slot == 0 {
+	if g.HasRest(slot) {
 		m.socket, err = link.Listen(link.Config{Addr: netip.MustParseAddrPort(addr), Bound: bound})
 	} else {
 		m.socket, err = link.Listen(link.Config{Addr: netip.AddrPortFrom(netip.MustParseAddrPort(addr).Addr(), 0)})
@@ -172,26 +180,52 @@ func requireSteered(t *testing.T, members ...*member) {
 	conn, err := net.Dial("udp", members[0].cfg.Addr.String())
 	require.NoError(t, err)
 	defer conn.Close()
-	for _, m := range members {
+	send := func(qpn ...byte) {
 		packet := make([]byte, 32)
-		packet[5], packet[7] = 0xab, 0xc0|byte(m.slot)
+		copy(packet[5:], qpn)
 		for range 3 {
 			_, err = conn.Write(packet)
 			require.NoError(t, err)
 		}
 	}
 	for _, m := range members {
-		got := 0
+		send(0xab, 0, 0xc0|byte(m.slot))
+		if m.HasRest(m.slot) {
+			send(0, 0, 1)
+		}
+	}
+	for _, m := range members {
+		got, want := make(map[byte]int), map[byte]int{0xc0 | byte(m.slot): 3}
+		if m.HasRest(m.slot) {
+			want[1] = 3
+		}
 		require.Eventually(t, func() bool {
 			list, err := m.socket.Receive()
 			require.NoError(t, err)
 			for _, d := range list {
-				assert.EqualValues(t, 0xc0|m.slot, d.Data[7])
-				got++
+				got[d.Data[7]]++
 			}
-			return got == 3
-		}, time.Minute, time.Millisecond, "slot %d", m.slot)
+			return len(got) == len(want) && got[0xc0|byte(m.slot)] == 3 && got[1] == want[1]
+		}, time.Minute, time.Millisecond, "slot %d: %v", m.slot, got)
 	}
+}
+
+// The first device at an address gets what is for no slot, whichever slot it has, and the next one takes its
+// place.
+func TestRest(t *testing.T) {
+	first := openFrom(t, at, 3, 3)
+	require.True(t, first.HasRest(3))
+	requireSteered(t, first)
+	second := open(t, at, 0)
+	require.False(t, second.HasRest(0))
+	requireSteered(t, first, second)
+	first.close()
+	third := open(t, at, 1)
+	require.True(t, third.HasRest(1))
+	requireSteered(t, second, third)
+	again := openFrom(t, at, 3, 3)
+	require.False(t, again.HasRest(3))
+	requireSteered(t, again, second, third)
 }
 
 // Packets go by slot, whichever processes come and go. A later one may have an old one's slot.
@@ -255,7 +289,9 @@ func TestStopped(t *testing.T) {
 	stopped := start(t, at, 0)
 	require.Zero(t, stopped.slot(t))
 	stopped.stop(t)
-	_, _, err := join(at)
+	_, _, err := join(at, 0)
+	require.ErrorContains(t, err, fmt.Sprint("process ", stopped.Process.Pid))
+	require.ErrorContains(t, err, "does not answer")
 	require.ErrorIs(t, err, syscall.EADDRINUSE)
 	require.NoError(t, stopped.Process.Signal(unix.SIGCONT))
 	m := open(t, at, 1)
@@ -273,8 +309,9 @@ func TestOtherUser(t *testing.T) {
 	const nobody = 12345
 	stranger := start(t, at, nobody)
 	require.Zero(t, stranger.slot(t))
-	_, _, err := join(at)
+	_, _, err := join(at, 0)
 	require.ErrorIs(t, err, syscall.EADDRINUSE)
+	require.ErrorContains(t, err, fmt.Sprintf("of user %d", nobody))
 	stranger.leave(t)
 	open(t, at, 0)
 }
@@ -319,7 +356,7 @@ func TestWrongSockets(t *testing.T) {
 				}
 			})
 			before := openFiles(t)
-			_, _, err = join(at)
+			_, _, err = join(at, 0)
 			require.ErrorIs(t, err, syscall.EADDRINUSE)
 			require.NoError(t, l.Close())
 			serving.Wait()

@@ -3,7 +3,9 @@
 package sharedport
 
 import (
+	"context"
 	"errors"
+	"time"
 
 	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
 )
@@ -15,7 +17,16 @@ type Group struct{}
 func Lock() (unlock func(), err error) { return nil, errors.ErrUnsupported }
 
 // Join is for Linux.
-func Join(link.Config) (*Group, error) { return nil, errors.ErrUnsupported }
+func Join(context.Context, link.Config) (*Group, error) { return nil, errors.ErrUnsupported }
+
+// JoinTimeout is for Linux.
+const JoinTimeout = time.Second
+
+// TakeRest is for Linux.
+func (*Group) TakeRest(int) error { return errors.ErrUnsupported }
+
+// HasRest is for Linux.
+func (*Group) HasRest(int) bool { return false }
 
 // Claim is for Linux.
 func (*Group) Claim(int) bool { return false }
