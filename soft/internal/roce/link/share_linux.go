@@ -90,8 +90,18 @@ func Refuse(sock int) error {
 	return os.NewSyscallError("setsockopt SO_ATTACH_FILTER", err)
 }
 
-// BoundAddr returns the address of a socket, with the zone as for Bind.
-func BoundAddr(sock int) (netip.AddrPort, error) { return boundAddr(sock) }
+// CheckBound returns an error if a file is no UDP socket at that address, whose zone is as for Bind.
+func CheckBound(sock int, addr netip.AddrPort) error {
+	at, err := boundAddr(sock)
+	if err != nil {
+		return err
+	}
+	protocol, err := unix.GetsockoptInt(sock, unix.SOL_SOCKET, unix.SO_PROTOCOL)
+	if err == nil && (at != addr || protocol != unix.IPPROTO_UDP) {
+		err = fmt.Errorf("the socket is of protocol %d at %v", protocol, at)
+	}
+	return err
+}
 
 func closeBound(sock int) {
 	if sock != 0 {
@@ -99,14 +109,21 @@ func closeBound(sock int) {
 	}
 }
 
-// prepareBound undoes what a former user of the socket, perhaps another process, has set.
+// prepareBound undoes what a former user of the socket, perhaps another process, has set, and drops the
+// packets to it that are left.
 func prepareBound(sock int, cfg Config) error {
 	v4 := cfg.Addr.Addr().Is4()
-	if err := errors.Join(setOptions(uintptr(sock), cfg), detachFilter(sock), receiveHeaders(sock, v4, false)); err != nil {
+	if err := errors.Join(setOptions(uintptr(sock), cfg), Refuse(sock), receiveHeaders(sock, v4, false)); err != nil {
 		return err
 	}
 	_ = unix.SetsockoptInt(sock, unix.SOL_UDP, unix.UDP_GRO, 0)
-	return nil
+	var b [1]byte
+	for range 1 << 16 { // more than a buffer holds
+		if _, _, err := unix.Recvfrom(sock, b[:], unix.MSG_DONTWAIT); err == unix.EAGAIN {
+			break
+		}
+	}
+	return detachFilter(sock)
 }
 
 // secondSocket is a socket at another port, which a kernel socket receives from as well.

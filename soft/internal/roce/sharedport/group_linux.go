@@ -151,7 +151,8 @@ func (g *Group) askAll(ctx context.Context) (found bool) {
 const (
 	request = 'j'
 	reply   = 's'
-	handed  = link.Slots + 1 // files
+	handed  = link.Slots + 1                        // files
+	seals   = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW // of the table
 )
 
 func ask(ctx context.Context, conn *net.UnixConn, addr netip.AddrPort) (files []int, err error) {
@@ -181,9 +182,12 @@ func ask(ctx context.Context, conn *net.UnixConn, addr netip.AddrPort) (files []
 		err = fmt.Errorf("it handed over %d files, not %d", len(files), handed)
 	}
 	for i := 0; err == nil && i < link.Slots; i++ {
-		var at netip.AddrPort
-		if at, err = link.BoundAddr(files[i]); err == nil && at != addr {
-			err = fmt.Errorf("it handed over a socket at %v", at)
+		err = link.CheckBound(files[i], addr)
+	}
+	if err == nil {
+		var got int
+		if got, err = unix.FcntlInt(uintptr(files[link.Slots]), unix.F_GET_SEALS, 0); err == nil && got&seals != seals {
+			err = errors.New("the size of the table can change")
 		}
 	}
 	if err != nil {
@@ -234,8 +238,16 @@ func (g *Group) Claim(slot int) bool {
 func (g *Group) Release(slot int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	_ = g.claims[slot].Close()
+	g.free(slot)
 	delete(g.claims, slot)
+}
+
+// free frees the name of a slot. Packets would wait for its next device.
+func (g *Group) free(slot int) {
+	if slot < len(g.sockets) {
+		_ = link.Refuse(g.sockets[slot])
+	}
+	_ = g.claims[slot].Close()
 }
 
 // maxAnswers bounds the connections of other processes.
@@ -332,11 +344,19 @@ func (g *Group) makeTable() (err error) {
 	if g.table != nil {
 		return nil
 	}
-	fd, err := unix.MemfdCreate("verbena ports", unix.MFD_CLOEXEC)
+	fd, err := unix.MemfdCreate("verbena ports", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		return os.NewSyscallError("memfd_create", err)
 	}
-	g.table = os.NewFile(uintptr(fd), "verbena ports")
+	table := os.NewFile(uintptr(fd), "verbena ports")
+	if err = table.Truncate(2 * entries); err == nil {
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals)
+	}
+	if err != nil {
+		_ = table.Close()
+		return fmt.Errorf("make a table of ports: %w", err)
+	}
+	g.table = table
 	for i, v := range g.ports {
 		g.set(i, v)
 	}
@@ -394,11 +414,8 @@ func (g *Group) Close() {
 	g.cancel()
 	g.mu.Lock()
 	g.closed = true
-	for slot, l := range g.claims { // first, so that nobody asks for sockets that are closed
-		if slot < len(g.sockets) {
-			_ = link.Refuse(g.sockets[slot]) // packets would wait for the slot's next device
-		}
-		_ = l.Close()
+	for slot := range g.claims { // first, so that nobody asks for sockets that are closed
+		g.free(slot)
 	}
 	g.mu.Unlock()
 	g.serving.Wait()

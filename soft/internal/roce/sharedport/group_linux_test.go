@@ -47,7 +47,10 @@ func other(addr string) {
 		return
 	}
 	sock, err := g.Socket(slot)
-	if err == nil {
+	switch {
+	case err == nil && slot == 0:
+		_, err = link.Listen(link.Config{Addr: netip.MustParseAddrPort(addr), Bound: sock})
+	case err == nil:
 		err = link.Refuse(sock) // as a filter that a killed process leaves
 	}
 	if err != nil {
@@ -270,7 +273,7 @@ func TestSimultaneousStarts(t *testing.T) {
 	assert.Equal(t, []int{0, 1, 2, 3, 4, 5}, slots)
 }
 
-// A killed process leaves its slot, with a filter, to the next one.
+// A killed process leaves its slot, with a filter or packets, to the next one.
 func TestKilled(t *testing.T) {
 	killed, left := start(t, at, 0), (*process)(nil)
 	require.Zero(t, killed.slot(t))
@@ -278,6 +281,11 @@ func TestKilled(t *testing.T) {
 	require.Equal(t, 1, left.slot(t))
 	m := open(t, at, 2)
 	requireSteered(t, m)
+	conn, err := net.Dial("udp", at)
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = conn.Write([]byte{7: 0xc0, 31: 0})
+	require.NoError(t, err)
 	killed.kill()
 	left.leave(t)
 	requireSteered(t, m)
