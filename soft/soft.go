@@ -58,7 +58,7 @@ type Config struct {
 
 	// MaxShards bounds the number of engines that can work on the device at a time without
 	// waiting for each other: the connections of each have their own sockets and lock. Zero:
-	// one for each core that the program may use; 16 at most. With a Capture, or with Faults
+	// one for each core that the program may use; 16 at most, 8 at a shared port. With a Capture, or with Faults
 	// from the beginning, there is one.
 	MaxShards int
 

@@ -14,6 +14,9 @@
 // belong to the network namespace, as ports do. Another process is asked for a bounded time only, since
 // it may be stopped. A process of another user is not asked: it keeps the port for itself.
 //
-// A table, in a file in memory that all have, tells the UDP port by which each slot's device can be
-// reached alone. So devices at one address reach each other as if this port had been named.
+// One slot gets what is for none: connection management, SRD, unknown queue pairs. It is that of the first
+// device at the address, or of the next one that joins after that has gone. Others have no part in these.
+//
+// A table, in a file in memory that all have, tells this slot, and the UDP port by which each slot's device
+// can be reached alone. So devices at one address reach each other as if this port had been named.
 package sharedport

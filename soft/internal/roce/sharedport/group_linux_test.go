@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"sync"
 	"syscall"
@@ -322,6 +323,64 @@ func TestOtherUser(t *testing.T) {
 	require.ErrorContains(t, err, fmt.Sprintf("of user %d", nobody))
 	stranger.leave(t)
 	open(t, at, 0)
+}
+
+// asStranger calls f with another effective user, which the system tells the peers of its sockets.
+func asStranger(t *testing.T, f func()) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("the test needs root")
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	set := func(user int) {
+		_, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), uintptr(user), ^uintptr(0)) // of this thread only
+		require.Zero(t, errno)
+	}
+	set(12345)
+	defer set(0)
+	f()
+}
+
+// Another user's process that connects gets no sockets, and none are taken from one that has the name.
+func TestStrangers(t *testing.T) {
+	name := func(g *Group) *net.UnixAddr { return &net.UnixAddr{Name: g.name(0), Net: "unix"} }
+	m := open(t, at, 0)
+	var conn *net.UnixConn
+	var err error
+	to := name(m.Group)
+	asStranger(t, func() { conn, err = net.DialUnix("unix", nil, to) })
+	require.NoError(t, err)
+	defer conn.Close()
+	_, _ = conn.Write([]byte{request})
+	_, size, _, _, _ := conn.ReadMsgUnix(make([]byte, 1), make([]byte, unix.CmsgSpace(4*handed)))
+	require.Zero(t, size, "it got files")
+	m.close()
+
+	g, err := Join(t.Context(), link.Config{Addr: netip.MustParseAddrPort(at)})
+	require.NoError(t, err)
+	defer g.Close()
+	require.NoError(t, g.open(link.Slots))
+	require.NoError(t, g.makeTable())
+	var l *net.UnixListener
+	at0 := name(g)
+	asStranger(t, func() { l, err = net.ListenUnix("unix", at0) })
+	require.NoError(t, err)
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			conn, err := l.AcceptUnix()
+			if err != nil {
+				return
+			}
+			_, _, _ = conn.WriteMsgUnix([]byte{reply}, unix.UnixRights(append(slices.Clone(g.sockets), int(g.table.Fd()))...), nil)
+			_ = conn.Close()
+		}
+	})
+	_, _, err = join(at, 0)
+	assert.ErrorIs(t, err, syscall.EADDRINUSE)
+	require.NoError(t, l.Close())
+	serving.Wait()
 }
 
 // Close does not wait for a process that has connected and says nothing, nor one for others.
