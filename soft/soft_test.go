@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -11,12 +12,14 @@ import (
 	"path/filepath"
 	"reflect"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -450,6 +453,37 @@ func TestBroadcastsOfTheHost(t *testing.T) {
 		require.ErrorIs(t, err, verbs.ErrInvalid)
 		require.ErrorContains(t, err, "broadcast address of a network of this host")
 	}
+}
+
+// A device that gets another port than RoCEv2's logs that when it is opened.
+func TestOtherPortIsLogged(t *testing.T) {
+	list, err := interfaces()
+	require.NoError(t, err)
+	i := slices.IndexFunc(list, func(i networkInterface) bool { return !i.loopback })
+	if i < 0 {
+		t.Skip("there is no interface but the loopback")
+	}
+	var log bytes.Buffer
+	cfg := Config{Interface: list[i].Name, Log: zerolog.New(&log)}
+	first, err := Open(cfg) // unless another program has the port
+	require.NoError(t, err)
+	defer func() { require.NoError(t, first.Close()) }()
+	log.Reset()
+	second, err := Open(cfg)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, second.Close()) }()
+	gids, err := second.GIDs(1)
+	require.NoError(t, err)
+	for _, g := range gids {
+		require.NotEqualValues(t, 4791, g.UDPPort)
+		require.Contains(t, log.String(), fmt.Sprintf(`"address":"%v","udp_port":%d`, g.GID.Addr(), g.UDPPort))
+	}
+
+	log.Reset()
+	lo, err := Open(Config{Log: zerolog.New(&log)})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, lo.Close()) }()
+	require.Empty(t, log.String(), "no adapter is on the loopback interface")
 }
 
 func TestFaultsOfNames(t *testing.T) {

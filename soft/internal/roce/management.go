@@ -80,7 +80,7 @@ func (d *Device) handleManagement(e *endpoint, dg *link.Datagram, now time.Durat
 		d.main.mu.drops.policed++
 		return
 	}
-	if e.unconnectedFlow = wire.NewFlow(dg.Src, e.destination(dg)); !e.unconnectedFlow.CheckICRC(dg.Data, uint16(dg.Segment)) {
+	if e.unconnectedFlow = wire.NewFlow(dg.Src, e.socket.Addr()); !e.unconnectedFlow.CheckICRC(dg.Data, uint16(dg.Segment)) {
 		d.main.mu.drops.badICRC++
 		return
 	}

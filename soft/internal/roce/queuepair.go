@@ -142,7 +142,7 @@ func (p *protectionDomain) checkQueuePairs(op string) error {
 // groups.
 func (d *Device) freeQPN(s *shard) uint32 {
 	for {
-		n := d.admission.Numbers.Next() | uint32(s.slot)
+		n := d.admission.Numbers.Next() | uint32(s.index)
 		if d.mu.queuePairs[n] == nil && d.mu.srdPairs[n] == nil && n > 1 && n != verbs.MulticastQPN {
 			return n
 		}

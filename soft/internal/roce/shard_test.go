@@ -38,7 +38,7 @@ func openPollers(t testing.TB, cfg Config, n, memory int) (*side, []*side) {
 }
 
 func (s *side) canShare() bool {
-	other, err := s.dev.endpoints[0].socket.Share(nil, 0)
+	other, err := s.dev.endpoints[0].socket.Share(nil)
 	if err != nil {
 		return false
 	}

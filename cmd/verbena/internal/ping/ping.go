@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/exit"
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/portowner"
 	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/device/route"
-	"github.com/verbena-rdma/verbena/internal/portowner"
 	"github.com/verbena-rdma/verbena/internal/usage"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/verbs"

@@ -104,9 +104,6 @@ func (k *kernel) receive() ([]Datagram, error) {
 	if len(k.groups.members) > 0 && err == nil {
 		list, err = k.groups.receive(list)
 	}
-	if k.second != nil && err == nil {
-		list, err = k.second.receive(list)
-	}
 	k.rx.datagrams = list
 	if len(list) == 0 {
 		k.came.Store(false)
