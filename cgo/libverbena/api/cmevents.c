@@ -108,10 +108,10 @@ VB_EXPORT void rdma_destroy_event_channel(struct rdma_event_channel *given)
 		discard(pending);
 		pthread_mutex_lock(&ids_lock);
 	}
+	vb_events_close_fd(&channel->events); // before another thread can free the channel
 	previous = destroyed;
 	destroyed = channel;
 	pthread_mutex_unlock(&ids_lock);
-	vb_events_close_fd(&channel->events);
 	free_channel(previous);
 }
 
