@@ -15,6 +15,7 @@ type responder struct {
 	// seen to start another round.
 	nakSent        bool
 	nakPending     bool   // a request was refused, and the answers to earlier ones have not left
+	faultTold      bool   // the completion of a receive has told the program why the connection ends
 	nextSeen       bool   // the packet after the expected one has been seen
 	lastOutOfOrder uint32 // the last packet that came instead of the expected one
 
@@ -171,6 +172,7 @@ func (q *QP) receiveSend(p *wire.Packet) {
 		return
 	default:
 		q.failReceive(status)
+		q.faultTold = true
 		q.refuse(wire.NakRemoteOperation)
 		return
 	}
@@ -528,7 +530,8 @@ func (q *QP) countNak(code wire.NakCode) {
 	}
 }
 
-// failAfterNak ends the connection after a refusal.
+// failAfterNak ends the connection after a refusal. There is no event of a local fault that a
+// completion has reported (IBTA 9.9.3, class A).
 func (q *QP) failAfterNak(code wire.NakCode) {
 	event := verbs.EventQPRequestError
 	switch code {
@@ -538,7 +541,9 @@ func (q *QP) failAfterNak(code wire.NakCode) {
 		event = verbs.EventQPFatal
 	}
 	q.fail()
-	q.event(event)
+	if !q.faultTold {
+		q.event(event)
+	}
 }
 
 // receiveDuplicate responds again to a request that was executed before, because the response may

@@ -201,11 +201,11 @@ func (q *QP) takeUnreliableWrite(p *wire.Packet, first, last bool) bool {
 }
 
 // failReceiver completes the receive in use with a local error and puts the queue pair in the
-// error state (IBTA 9.9.3, class A).
+// error state (IBTA 9.9.3, class A). That completion tells the program. An event besides would report
+// a fault to programs that deregister their buffers before they destroy the queue pair.
 func (q *QP) failReceiver(status verbs.Status) {
 	q.failReceive(status)
 	q.fail()
-	q.event(verbs.EventQPFatal)
 }
 
 // pacer bounds the rate of services that nothing acknowledges. An adapter receives as fast as

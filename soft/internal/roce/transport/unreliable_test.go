@@ -217,7 +217,7 @@ func TestUnreliableBadReceive(t *testing.T) {
 		r.requireReceived(verbs.WC{ID: 1, Status: verbs.StatusLocalProtectionError, Opcode: verbs.WCRecv, QPN: serverQPN},
 			verbs.WC{ID: 2, Status: verbs.StatusFlushed, Opcode: verbs.WCRecv, QPN: serverQPN})
 		assert.Equal(t, verbs.QPError, r.server.qp.State())
-		assert.Equal(t, []verbs.EventType{verbs.EventQPFatal}, r.server.events)
+		assert.Empty(t, r.server.events, "the completion tells it")
 	}
 }
 

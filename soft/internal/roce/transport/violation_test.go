@@ -239,7 +239,7 @@ func TestReceiveIntoWrongMemory(t *testing.T) {
 	list := r.server.recv.take()
 	require.Len(t, list, 1)
 	require.Equal(t, verbs.StatusLocalProtectionError, list[0].Status)
-	require.Equal(t, []verbs.EventType{verbs.EventQPFatal}, r.server.events)
+	require.Empty(t, r.server.events, "the completion tells it")
 }
 
 // forged makes a request packet, on the start of the server's region.
