@@ -130,6 +130,8 @@ func vd_create_qp(pd C.uint32_t, qp unsafe.Pointer, from *C.struct_vd_queue_pair
 		MaxSendWR: int(from.cap.max_send_wr), MaxRecvWR: int(from.cap.max_recv_wr),
 		MaxSendSGE: int(from.cap.max_send_sge), MaxRecvSGE: int(from.cap.max_recv_sge),
 		MaxInline: int(from.cap.max_inline_data), SignalAll: from.signal_all != 0,
+		// Adapters that adapt, too, keep to the program's time-out only when they give up.
+		AdaptiveRetransmission: true, SilenceTimeout: -1,
 	}
 	if from.srq != 0 {
 		srq := sharedReceiveQueues.get(uint32(from.srq))

@@ -52,6 +52,7 @@ var cases = map[string]struct {
 	"leak":                  {leaks: true},
 	"leak_in_group":         {leaks: true},
 	"little_address_space":  {message: "reserve 2 GiB of address space: Cannot allocate memory", plain: true},
+	"lossy":                 {devices: "soft-lo?local=off&loss=0.02"},
 	"no_more_files":         {message: "too many open files", leaks: true},
 	"on_demand_atomics":     {plain: true}, // the fault is in the race detector's own code
 	"stale_handle":          {leaks: true},

@@ -107,7 +107,7 @@ static void initialise(struct end *e)
 	CHECK(!ibv_modify_qp(e->qp, &attr, IBV_QP_STATE | IBV_QP_PORT | IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS));
 }
 
-static void connect_to(struct end *e, struct address peer)
+static void connect_with(struct end *e, struct address peer, uint8_t timeout)
 {
 	struct ibv_qp_attr attr = {
 		.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = peer.qpn, .max_dest_rd_atomic = 1, .min_rnr_timer = 1,
@@ -116,9 +116,11 @@ static void connect_to(struct end *e, struct address peer)
 
 	initialise(e);
 	CHECK(!ibv_modify_qp(e->qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
-	attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS, .timeout = 15, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1};
+	attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS, .timeout = timeout, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1};
 	CHECK(!ibv_modify_qp(e->qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC));
 }
+
+static void connect_to(struct end *e, struct address peer) { connect_with(e, peer, 15); }
 
 static void connect_ends(struct end *a, struct end *b)
 {
@@ -763,6 +765,25 @@ static void killed(void)
 	CHECK(await(&e).status == IBV_WC_WR_FLUSH_ERR);
 	CHECK(waitpid(child, &(int){0}, 0) == child);
 	close_end(&e, true);
+	CHECK(!ibv_close_device(context));
+}
+
+// Packets are lost, and by the program's time-out, hours would pass until they are repeated.
+static void lossy(void)
+{
+	struct ibv_context *context = open_first();
+	struct end a = open_end(context, NULL, false), b = open_end(context, NULL, false);
+
+	connect_with(&a, address_of(&b), 31);
+	connect_with(&b, address_of(&a), 31);
+	for (int i = 0; i < 2000; i++) {
+		post_receive(&b, i);
+		post_send(&a, i);
+		CHECK(await(&a).status == IBV_WC_SUCCESS);
+		CHECK(await(&b).status == IBV_WC_SUCCESS);
+	}
+	close_end(&a, true);
+	close_end(&b, true);
 	CHECK(!ibv_close_device(context));
 }
 
@@ -2064,7 +2085,7 @@ static const struct {
 	{"acknowledge", acknowledge}, {"arm_pending", arm_pending}, {"atomic_write", atomic_write}, {"atomic_write_length", atomic_write_length}, {"bad_request", bad_request}, {"busy", busy}, {"children_work", children_work}, {"exchange", simple_exchange},
 	{"exit_in_handler", exit_in_handler}, {"failed_opcodes", failed_opcodes}, {"fork_with_events", fork_with_events}, {"inline_nothing", inline_nothing},
 	{"interrupted_waits", interrupted_waits}, {"leak_in_group", leak_in_group}, {"signal_handlers", signal_handlers}, {"stale_handle", stale_handle},
-	{"fork_after_use", fork_after_use}, {"fork_before_use", fork_before_use}, {"killed", killed}, {"leak", leak}, {"limits", limits},
+	{"fork_after_use", fork_after_use}, {"fork_before_use", fork_before_use}, {"killed", killed}, {"leak", leak}, {"limits", limits}, {"lossy", lossy},
 	{"nonblocking", nonblocking}, {"advise", advise}, {"device_memory", device_memory}, {"on_demand", on_demand}, {"on_demand_atomics", on_demand_atomics}, {"read_all", read_all}, {"reset_while_reading", reset_while_reading}, {"shared_channel", shared_channel},
 	{"sysfs_files", sysfs_files}, {"threads", threads}, {"too_many_requests", too_many_requests},
 	{"waiting_threads", waiting_threads}, {"wrong_devices", wrong_devices}, {"wrong_paths", wrong_paths},

@@ -40,7 +40,7 @@ type Config struct {
 	// accordingly, instead of by QPAttr.Timeout and RetryCount.
 	Adaptive bool
 	// SilenceTimeout is how long the peer may be silent before the oldest request fails. Zero:
-	// defaultSilenceTimeout.
+	// defaultSilenceTimeout. Negative: as long as QPAttr.Timeout and RetryCount allow.
 	SilenceTimeout time.Duration
 	// Window is how many bytes may be under way at a time, until SetWindow.
 	Window int
@@ -78,6 +78,7 @@ type identity struct {
 	signalAll      bool
 	mayAdapt       bool // Config.Adaptive
 	silenceTimeout time.Duration
+	attrsLimit     bool // QPAttr.Timeout and RetryCount say how long the peer may be silent
 	// outlivesPeer: PeerGone changes no state while no request is outstanding.
 	outlivesPeer bool
 }
@@ -104,7 +105,7 @@ func New(c Config) *QP {
 		identity: identity{
 			kind: c.Type, num: c.Num, domain: c.Domain, portMTU: c.PortMTU, service: services[c.Type],
 			signalAll: c.SignalAll, mayAdapt: c.Adaptive && c.Type == verbs.RC,
-			silenceTimeout: c.SilenceTimeout,
+			silenceTimeout: c.SilenceTimeout, attrsLimit: c.SilenceTimeout < 0,
 		},
 		bounds: bounds{window: c.Window},
 		shared: shared{memory: c.Memory, counters: c.Counters, rnrWaiters: c.RNRWaiters},

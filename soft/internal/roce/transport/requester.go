@@ -63,6 +63,9 @@ func (q *QP) startRequester() {
 	q.progressed()
 	q.adaptive = adaptive{}
 	q.adapts = q.mayAdapt && !q.lossless
+	if q.attrsLimit {
+		q.adapts = q.adapts && q.ackTimeout != 0 && q.attr.RetryCount != 0
+	}
 	q.credit = q.window
 }
 

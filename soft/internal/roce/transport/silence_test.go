@@ -80,6 +80,44 @@ func TestSilentPeerFarAway(t *testing.T) {
 	require.GreaterOrEqual(t, len(sent), 1+minRepetitions)
 }
 
+// The program's own time-out and retries say when to give up, not when to repeat.
+func TestSilenceByAttributes(t *testing.T) {
+	t.Parallel()
+	for _, o := range []options{{timeout: 18, retries: 7}, {timeout: 14, retries: 7}, {timeout: 20, retries: 1}} {
+		o.adaptive, o.silence = true, -1
+		r := newRig(t, o)
+		r.roundTripOf(50 * time.Microsecond)
+		var want time.Duration // the sum of the fixed time-outs
+		for i := range int(o.retries) + 1 {
+			want += 4096 * time.Nanosecond << o.timeout << min(i, 2)
+		}
+		start := r.now
+		r.client.post(r.wr(1, verbs.OpWrite, 8))
+		sent := r.silence(0)
+		r.requireSent(1, verbs.StatusRetryExceeded)
+		require.Greater(t, len(sent), int(o.retries)+1)
+		require.GreaterOrEqual(t, r.now-start, want)
+		require.Less(t, r.now-start, want+2*maxBackoff)
+	}
+}
+
+// Without one of the two, the queue pair does not adapt: it repeats nothing.
+func TestNoSilenceByAttributes(t *testing.T) {
+	t.Parallel()
+	for _, o := range []options{{timeout: 255}, {timeout: 18, retries: 255}} {
+		o.adaptive, o.silence = true, -1
+		r := newRig(t, o)
+		r.client.post(r.wr(1, verbs.OpWrite, 8))
+		require.Len(t, r.client.transmit(r.now), 1)
+		if o.timeout == 255 {
+			require.Zero(t, r.client.qp.Deadline())
+			continue
+		}
+		require.Empty(t, r.silence(0))
+		r.requireSent(1, verbs.StatusRetryExceeded)
+	}
+}
+
 // Time in which this end did not run does not count as silence of the peer.
 func TestOwnPausesDoNotCount(t *testing.T) {
 	t.Parallel()

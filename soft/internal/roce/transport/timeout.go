@@ -113,12 +113,21 @@ func (a *adaptive) count(until time.Duration) {
 func (q *QP) timedOut() bool {
 	a := &q.adaptive
 	switch {
-	case a.stuck >= max(stuckTimeout, q.silenceTimeout):
+	case a.stuck >= max(stuckTimeout, q.silenceLimit()):
 		return true
 	case a.unreachable && a.unreachableRepeated >= minRepetitions && a.silent-a.silentAtReport >= unreachableTimeout:
 		return true
 	}
-	return a.silent >= q.silenceTimeout && a.repeated >= minRepetitions
+	return a.silent >= q.silenceLimit() && a.repeated >= minRepetitions
+}
+
+// silenceLimit returns how long the peer may be silent: with attrsLimit, the sum of the fixed
+// time-outs.
+func (q *QP) silenceLimit() time.Duration {
+	if !q.attrsLimit {
+		return q.silenceTimeout
+	}
+	return q.ackTimeout * time.Duration(4*int(q.attr.RetryCount)-1) // 1 + 2 + 4 + 4 …
 }
 
 // interval returns how long to wait for a response.
