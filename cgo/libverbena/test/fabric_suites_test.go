@@ -157,9 +157,6 @@ func migration(t *testing.T) (rows []row) {
 	return rows
 }
 
-// ucxShares is into how many shares UCX's tests are divided, of which one runs.
-const ucxShares = 5
-
 // ucxTests are UCX's tests of the transports that use libibverbs, and of its use of librdmacm.
 func ucxTests(t *testing.T) (rows []row) {
 	built, ok := fabricSource(t, "ucx/test/gtest/gtest")
@@ -169,10 +166,12 @@ func ucxTests(t *testing.T) (rows []row) {
 	for _, filter := range []string{"*rc_verbs*", "*ud_verbs*", "*rdmacm*"} {
 		rows = append(rows, row{
 			program: "sh", local: true, counts: gtestOutcome, limit: 30 * time.Minute,
-			client: built + " --gtest_filter=" + filter,
-			env: []string{
-				"UCX_NET_DEVICES=DEV:1", "GTEST_TOTAL_SHARDS=" + strconv.Itoa(ucxShares), "GTEST_SHARD_INDEX=0",
-				"UCX_GDB_COMMAND=true", "UCX_HANDLE_ERRORS=bt",
+			client: built + " --gtest_filter=" + filter, env: []string{"UCX_NET_DEVICES=DEV:1", "UCX_GDB_COMMAND=true", "UCX_HANDLE_ERRORS=bt"},
+			rest: func(output string) string {
+				if seen, ended := gtestSeen(output); ended {
+					return built + " --gtest_filter=" + filter + "-" + strings.Join(seen, ":")
+				}
+				return ""
 			},
 		})
 	}
@@ -184,12 +183,29 @@ var (
 	gtestLine  = regexp.MustCompile(`(?m)^\[ +(RUN|SKIP|OK|FAILED) +\] (.*)$`)
 )
 
-// gtestOutcome reads what UCX's tests print, with Google's test framework.
+// gtestSeen returns the tests that have begun, and whether the last has ended the program.
+func gtestSeen(output string) (names []string, ended bool) {
+	for _, line := range gtestLine.FindAllStringSubmatch(output, -1) {
+		switch {
+		case line[1] == "RUN":
+			name, _, _ := strings.Cut(line[2], " <")
+			names, ended = append(names, name), true
+		case line[1] != "SKIP":
+			ended = false
+		}
+	}
+	return names, ended
+}
+
+// gtestOutcome reads what UCX's tests print, with Google's test framework, also in several runs.
 func gtestOutcome(output string) (a tally) {
 	runs, reason := "", ""
 	for _, line := range gtestLine.FindAllStringSubmatch(output, -1) {
 		switch name, _, _ := strings.Cut(line[2], " <"); {
 		case line[1] == "RUN":
+			if runs != "" {
+				a.Failed = append(a.Failed, runs+" ended the program")
+			}
 			runs, reason = name, ""
 		case line[1] == "SKIP":
 			reason = strings.Trim(line[2], "()")
@@ -214,6 +230,23 @@ func gtestOutcome(output string) (a tally) {
 		}
 	}
 	return a
+}
+
+// Tests that follow one that has ended the program run, and count.
+func TestGtestGoesOn(t *testing.T) {
+	const first = "[==========] Running 4 tests from 1 test suite.\n" +
+		"[ RUN      ] a/x.one/0 <rc>\n[       OK ] a/x.one/0 (1 ms)\n[ RUN      ] a/x.two/0 <rc>\naborted\n"
+	names, ended := gtestSeen(first)
+	require.Equal(t, []string{"a/x.one/0", "a/x.two/0"}, names)
+	require.True(t, ended)
+	const rest = "[==========] Running 2 tests from 1 test suite.\n" +
+		"[ RUN      ] a/x.three/0 <rc>\n[     SKIP ] (none)\n[       OK ] a/x.three/0 (1 ms)\n" +
+		"[ RUN      ] a/x.four/0 <rc>\n[  FAILED  ] a/x.four/0, where GetParam() = rc (1 ms)\n[  FAILED  ] 1 test, listed below:\n"
+	_, ended = gtestSeen(first + rest)
+	require.False(t, ended)
+	require.Equal(t, tally{
+		Passed: 1, Skipped: map[string]int{"none": 1}, Failed: []string{"a/x.two/0 ended the program", "a/x.four/0"},
+	}, gtestOutcome(first+rest))
 }
 
 // fabtests are the tests of libfabric that scripts/runfabtests.sh of fabtests has, but for those

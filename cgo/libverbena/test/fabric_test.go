@@ -5,6 +5,7 @@ package test
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -164,6 +165,15 @@ func (f *fabric) run(t *testing.T, s *suite, v *venue) {
 			p = p.capturing(captures)
 		}
 		output, err := r.run(t, p)
+		for more := r; r.rest != nil; {
+			client := r.rest(output)
+			if client == "" || client == more.client {
+				break
+			}
+			more.client = client
+			said, again := more.run(t, p)
+			output, err = output+said, errors.Join(err, again)
+		}
 		one := tally{Passed: 1}
 		switch {
 		case r.counts != nil:

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -98,8 +99,12 @@ func (p *place) words(e *end, command, port string) []string {
 	return words
 }
 
+// blanks are the words that stand for what a place knows. There is none in UCX_NET_DEVICES.
+var blanks = regexp.MustCompile(`\b(DEV|GID|PORT|HOST|FROM)\b`)
+
 func (p *place) fill(e *end, text, port string) string {
-	return strings.NewReplacer("DEV", e.device, "GID", strconv.Itoa(e.gid), "PORT", port, "HOST", p.host, "FROM", p.from).Replace(text)
+	words := map[string]string{"DEV": e.device, "GID": strconv.Itoa(e.gid), "PORT": port, "HOST": p.host, "FROM": p.from}
+	return blanks.ReplaceAllStringFunc(text, func(word string) string { return words[word] })
 }
 
 // environment is that of a row's program.
