@@ -11,6 +11,34 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
+// TestDuplicateOfRejectedREQ: a program that begins to listen gets no request whose sender was told
+// before that nobody listens.
+func TestDuplicateOfRejectedREQ(t *testing.T) {
+	t.Parallel()
+	w, _, b := pair(t, faults{})
+	req := request(b, 1)
+	rejected := func() {
+		t.Helper()
+		w.forge(b, foreigner, req)
+		rej, _ := requireSent[mad.REJ](b)
+		require.Equal(t, verbs.CMRejectInvalidServiceID, rej.Reason)
+		require.Zero(t, b.Entries().Connections)
+	}
+	rejected()
+	b.listen(ListenParams{Service: testService})
+	rejected()
+	require.Equal(t, uint64(1), b.Counters().DuplicateREQ)
+
+	// Another request is none of them, nor is this one when no repetition is under way.
+	next := *req
+	next.LocalCommID++
+	w.forge(b, foreigner, &next)
+	b.nextEvent(EventConnectRequest)
+	w.Now += rejectedLately
+	w.forge(b, foreigner, req)
+	b.nextEvent(EventConnectRequest)
+}
+
 // TestDuplicateREQ answers a REQ that comes again as the kernel does, in every state.
 func TestDuplicateREQ(t *testing.T) {
 	t.Parallel()

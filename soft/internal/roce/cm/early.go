@@ -17,10 +17,36 @@ const (
 	earlyWait   = 500 * time.Millisecond
 	// earlyInterval is how often a request that waits looks for a listener.
 	earlyInterval = 5 * time.Millisecond
-	// maxEarly and maxEnded bound what the manager keeps.
-	maxEarly = 64
-	maxEnded = 64
+	// rejectedLately is how long repetitions of a rejected request may be under way.
+	rejectedLately = 5 * time.Second
+	// maxEarly, maxEnded and maxRejected bound what the manager keeps.
+	maxEarly    = 64
+	maxEnded    = 64
+	maxRejected = 64
 )
+
+// rejectedRequest is a request for which there was no listener. Its repetitions get the same answer,
+// also if there is a listener by now: the peer's program has been told, and may be gone.
+type rejectedRequest struct {
+	key         requestKey
+	transaction uint64
+	at          time.Duration
+}
+
+// noteRejected notes that a request found no listener.
+func (m *Manager) noteRejected(r rejectedRequest) {
+	if len(m.rejected) == maxRejected {
+		m.rejected = slices.Delete(m.rejected, 0, 1)
+	}
+	m.rejected = append(m.rejected, r)
+}
+
+// wasRejected reports whether a request repeats one that has found no listener.
+func (m *Manager) wasRejected(key requestKey, transaction uint64, now time.Duration) bool {
+	return slices.ContainsFunc(m.rejected, func(r rejectedRequest) bool {
+		return r.key == key && r.transaction == transaction && now-r.at < rejectedLately
+	})
+}
 
 // endedListener is a listener that was closed.
 type endedListener struct {

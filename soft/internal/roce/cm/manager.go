@@ -31,6 +31,7 @@ type Manager struct {
 	halfOpen    quota.Places[netip.Addr] // by the peer's quota.Network
 	ended       []endedListener
 	early       []*earlyRequest
+	rejected    []rejectedRequest
 	closed      bool
 
 	timers      timers.Heap[expirer]

@@ -37,7 +37,8 @@ func (m *Manager) receiveREQ(r *mad.REQ, from Path, now time.Duration) {
 	reject := func(reason mad.Reason, info []byte) {
 		m.sendREJ(back, &mad.REJ{TransactionID: r.TransactionID, RemoteCommID: r.LocalCommID, Message: mad.MessageREQ, Reason: reason, Info: info})
 	}
-	if c := m.requests[requestKey{remote, r.CAGUID, r.LocalCommID}]; c != nil {
+	key := requestKey{remote, r.CAGUID, r.LocalCommID}
+	if c := m.requests[key]; c != nil {
 		m.counters.DuplicateREQ++
 		switch {
 		case !c.isFromPeer(&from):
@@ -53,9 +54,15 @@ func (m *Manager) receiveREQ(r *mad.REQ, from Path, now time.Duration) {
 		reject(verbs.CMRejectStaleConnection, nil)
 		return
 	}
+	if m.wasRejected(key, r.TransactionID, now) {
+		m.counters.DuplicateREQ++
+		reject(verbs.CMRejectInvalidServiceID, nil)
+		return
+	}
 	l := m.listenerFor(r.ServiceID, local)
 	if l == nil || l.params.Transport == verbs.UD {
 		m.counters.NoService++
+		m.noteRejected(rejectedRequest{key, r.TransactionID, now})
 		reject(verbs.CMRejectInvalidServiceID, nil)
 		return
 	}
