@@ -189,8 +189,8 @@ void *vb_cm_event(const struct vd_cm_event *from)
 	struct cm_event *event;
 	const void *private_data;
 
-	if (from->request && from->type != RDMA_CM_EVENT_CONNECT_REQUEST && withdraw(id))
-		return id;
+	if (from->request && from->type != RDMA_CM_EVENT_CONNECT_REQUEST)
+		return withdraw(id) ? id : NULL; // the program's accept fails
 	event = calloc(1, sizeof *event + from->private_data_len);
 	if (!event)
 		return NULL;

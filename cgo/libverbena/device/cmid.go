@@ -47,10 +47,13 @@ type cmID struct {
 	mu     sync.Mutex
 	c      unsafe.Pointer
 	closed bool
-	lasted bool      // the connection was established
-	ended  bool      // its end was reported
-	killed bool      // the peer's process is gone
-	began  time.Time // of Connect
+	// accepted: Accept was called. An event of a request before that is not the program's, whose accept
+	// fails, as with the kernel: the identifier still has its listener's context.
+	accepted bool
+	lasted   bool      // the connection was established
+	ended    bool      // its end was reported
+	killed   bool      // the peer's process is gone
+	began    time.Time // of Connect
 	// received has the completions of the receives, if librdmacm changes the queue pair's state.
 	received *completionQueue
 	end      *C.struct_vd_cm_event // that waits for polls
@@ -209,9 +212,6 @@ func (id *cmID) handleEvent(e verbs.CMEvent) {
 			return
 		}
 		failure(&to, e.Err, id.kind)
-		if id.passive {
-			to.request = C.uint32_t(id.handle)
-		}
 	case verbs.CMDisconnected:
 		if id.ended {
 			return
@@ -230,6 +230,9 @@ func (id *cmID) handleEvent(e verbs.CMEvent) {
 		to._type = C.RDMA_CM_EVENT_DEVICE_REMOVAL
 	default:
 		return
+	}
+	if id.passive && !id.accepted {
+		to.request = C.uint32_t(id.handle)
 	}
 	if id.deliverLocked(&to) != nil { // the program has not read the request
 		id.closed = true
@@ -571,12 +574,20 @@ func vd_cm_accept(handle C.uint32_t, param *C.struct_rdma_conn_param) C.int {
 		p := paramOf(param)
 		id.qpn = p.QPN
 		id.device.cm.connects(id, p.QPN)
+		id.setAccepted(true)
 		if err := id.conn.Accept(p); err != nil {
+			id.setAccepted(false)
 			return err
 		}
 		id.state = cmAccepted
 		return nil
 	})
+}
+
+func (id *cmID) setAccepted(is bool) {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	id.accepted = is
 }
 
 // onConnection makes a call on the connection of an identifier.

@@ -21,8 +21,8 @@ struct vd_cm_event {
 	void *join; // of a multicast event
 	enum rdma_cm_event_type type;
 	int status;
-	// The handle of the new identifier of a connection request. Of a connection that was not made,
-	// and was requested by the peer, that of its identifier.
+	// The handle of the new identifier of a connection request. Of what happens to a request that the
+	// program has not accepted, that of its identifier.
 	uint32_t request;
 	// What applies to the type of the queue pair. Private data is below.
 	struct rdma_conn_param conn;

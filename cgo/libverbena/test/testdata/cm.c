@@ -838,6 +838,30 @@ static void rsockets(void)
 	CHECK(close(pair[0]) == 0 && close(pair[1]) == 0);
 }
 
+// A peer gives up before its request is accepted. The program learns it from its accept: the
+// identifier still has the context of its listener, for which programs would take an event.
+static void unaccepted_requests(void)
+{
+	struct rdma_conn_param param = {.qp_num = 77};
+	struct rdma_cm_id *listener = listen_on("127.0.0.1", RDMA_PS_TCP), *requests[2];
+	struct rdma_cm_event *event;
+
+	for (int i = 0; i < 2; i++) {
+		struct rdma_cm_id *active = resolved(rdma_get_src_port(listener), RDMA_PS_TCP);
+
+		CHECK(rdma_connect(active, &param) == 0);
+		event = next(RDMA_CM_EVENT_CONNECT_REQUEST); // nothing of the one before
+		requests[i] = event->id;
+		CHECK(requests[i]->context == listener->context);
+		CHECK(rdma_ack_cm_event(event) == 0);
+		end(active);
+	}
+	CHECK_FAILS(rdma_accept(requests[0], &param), EINVAL);
+	end(requests[0]);
+	end(requests[1]);
+	end(listener);
+}
+
 int main(int argc, char **argv)
 {
 #define CASE(name) {#name, name}
@@ -846,7 +870,7 @@ int main(int argc, char **argv)
 		void (*run)(void);
 	} cases[] = {
 		CASE(connection), CASE(wildcard), CASE(rejection), CASE(nobody_listens), CASE(own_qp), CASE(datagrams),
-		CASE(multicast), CASE(migration), CASE(synchronous), CASE(destruction), CASE(acknowledgement), CASE(end_after_completions), CASE(errors), CASE(forked), CASE(rsockets), CASE(stress), CASE(unread_requests),
+		CASE(multicast), CASE(migration), CASE(synchronous), CASE(destruction), CASE(acknowledgement), CASE(end_after_completions), CASE(errors), CASE(forked), CASE(rsockets), CASE(stress), CASE(unaccepted_requests), CASE(unread_requests),
 	};
 
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
