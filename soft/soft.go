@@ -93,6 +93,7 @@ type Device struct {
 var (
 	_ verbs.Device          = (*Device)(nil)
 	_ verbs.ClosingDevice   = (*Device)(nil)
+	_ verbs.XRCDevice       = (*Device)(nil)
 	_ optional.MemoryDevice = (*Device)(nil)
 )
 
@@ -131,6 +132,9 @@ func (d *Device) CreateCQ(init verbs.CQInit) (verbs.CQ, error) { return d.dev.Cr
 func (d *Device) SubscribeEvents(handle func(verbs.Event)) (cancel func()) {
 	return d.dev.SubscribeEvents(handle)
 }
+
+// OpenXRCDomain implements [verbs.XRCDevice].
+func (d *Device) OpenXRCDomain() (verbs.XRCDomain, error) { return d.dev.OpenXRCDomain() }
 
 // OpenCM implements [verbs.CMDevice].
 func (d *Device) OpenCM(handle func(verbs.CMEvent)) (verbs.CM, error) { return d.dev.OpenCM(handle) }

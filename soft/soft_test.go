@@ -331,7 +331,7 @@ func TestProtectionDomainsDevice(t *testing.T) {
 // String, and no exported field.
 func TestNothingElseIsPublic(t *testing.T) {
 	public := map[string]bool{"SetFaults": true, "SetPeerFaults": true, "String": true}
-	for _, seam := range []reflect.Type{reflect.TypeFor[verbs.Device](), reflect.TypeFor[verbs.ClosingDevice](), reflect.TypeFor[verbs.CMDevice](), reflect.TypeFor[optional.MemoryDevice]()} {
+	for _, seam := range []reflect.Type{reflect.TypeFor[verbs.Device](), reflect.TypeFor[verbs.ClosingDevice](), reflect.TypeFor[verbs.CMDevice](), reflect.TypeFor[verbs.XRCDevice](), reflect.TypeFor[optional.MemoryDevice]()} {
 		for i := range seam.NumMethod() {
 			public[seam.Method(i).Name] = true
 		}

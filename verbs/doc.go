@@ -53,5 +53,6 @@
 // WindowPD, and operations of SendWR. Multicast groups are MulticastQP and MulticastCM.
 // Extended completions are CQInit.Fields and ExtendedCQ, which polls into two slices to keep
 // WC as small and Poll as fast as before. EFA's SRD is a QPType: its requests use the fields
-// of datagrams and of writes, and its limits are DeviceAttr.SRD.
+// of datagrams and of writes, and its limits are DeviceAttr.SRD. XRC is XRCDevice, and fields of
+// SRQInit, QPInit and SendWR.
 package verbs

@@ -52,7 +52,7 @@ var qpStateNames = []string{"Reset", "Init", "RTR", "RTS", "SQD", "SQE", "Error"
 // String gives the state's usual abbreviation.
 func (s QPState) String() string { return name(qpStateNames, "queue pair state", s) }
 
-var qpTypeNames = []string{"RC", "UC", "UD", "SRD"}
+var qpTypeNames = []string{"RC", "UC", "UD", "SRD", "XRC_SEND", "XRC_RECV"}
 
 // String gives the service's usual abbreviation.
 func (t QPType) String() string { return name(qpTypeNames, "transport service", t) }

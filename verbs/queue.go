@@ -16,7 +16,7 @@ type CQInit struct {
 	// value. A device may keep the queues of different pollers apart, so that pollers on
 	// different cores do not wait for each other. Poll the queues of one Poller on one
 	// goroutine, and give a queue pair queues of one Poller: other uses work, but are slower.
-	// Leave it nil for the queue pairs of datagrams (UD and SRD), and where no poller is
+	// Leave it nil for the queue pairs of datagrams (UD and SRD), for XRCRecv, and where no poller is
 	// special.
 	Poller any
 }
@@ -85,6 +85,30 @@ type SRQInit struct {
 	// Poller is the CQInit.Poller of its queue pairs' completion queues. Queue pairs for
 	// datagrams need nil.
 	Poller any
+	// XRCDomain makes an XRC shared receive queue, which is an XRCSRQ. It takes messages that come to
+	// the XRCRecv queue pairs of the domain. The keys in them are checked in the queue's protection
+	// domain. Poller must be nil.
+	XRCDomain XRCDomain
+	CQ        CQ // for the completions of an XRC shared receive queue
+}
+
+// XRCDevice is a device with extended reliable connections (XRC; IBTA annex A14): reliable
+// connections where each request names the shared receive queue that it is for.
+type XRCDevice interface {
+	// OpenXRCDomain makes a domain without queues and queue pairs.
+	OpenXRCDomain() (XRCDomain, error)
+}
+
+// XRCDomain is a set of XRC shared receive queues and of the queue pairs that take messages for them.
+type XRCDomain interface {
+	// Close fails with an error that matches ErrInUse while the domain has queues or queue pairs.
+	Close() error
+}
+
+// XRCSRQ is a shared receive queue of an XRCDomain.
+type XRCSRQ interface {
+	// SRQNum is the number by which requests name the queue, 24 bits.
+	SRQNum() uint32
 }
 
 // SRQ is a shared receive queue.
@@ -114,6 +138,13 @@ const (
 	// states of UD, and each request names its peer as a datagram does. DeviceAttr.SRD has its
 	// capabilities.
 	SRD
+	// XRCSend is the end of an extended reliable connection that sends requests. It has no receives,
+	// and no RecvCQ. Its attributes are those of RC but for MaxDestReadAtomic and MinRNRTimer.
+	XRCSend
+	// XRCRecv is the other end. It only takes requests, for the shared receive queues of its
+	// XRCDomain, and QPInit needs nothing else. Its attributes are those of RC but for RetryCount,
+	// RNRRetry and MaxInitReadAtomic.
+	XRCRecv
 )
 
 // QPState is the state of a queue pair (IBTA 10.3.1).
@@ -161,6 +192,7 @@ type QPInit struct {
 	// long as all repetitions by Timeout and RetryCount would take; if either is zero, the queue
 	// pair does not adapt.
 	SilenceTimeout time.Duration
+	XRCDomain      XRCDomain // for XRCRecv
 	// UnsolicitedWriteRecv makes a write with immediate that comes to an SRD queue pair
 	// consume no receive (SRDAttr.UnsolicitedWriteRecv). Its completion is marked Unsolicited,
 	// and has the ID 0. Both ends have to set it.
@@ -378,6 +410,8 @@ type SendWR struct {
 	AH         AH     // for datagrams and SRD: the address of the peer
 	RemoteQPN  uint32 // for datagrams and SRD: the number of its queue pair
 	RemoteQKey uint32 // for datagrams and SRD: the Q_Key of that queue pair
+
+	RemoteSRQN uint32 // for XRCSend: the number of the peer's shared receive queue (XRCSRQ)
 
 	InvalidateRKey uint32  // for OpSendInvalidate and OpLocalInvalidate
 	Bind           *MWBind // for OpBindMW; read during PostSend only

@@ -30,6 +30,7 @@ func TestFrozen(t *testing.T) {
 	for _, optional := range []reflect.Type{reflect.TypeFor[verbs.DMABufPD](), reflect.TypeFor[verbs.ClosingDevice](), reflect.TypeFor[verbs.CMDevice](),
 		reflect.TypeFor[verbs.WindowPD](), reflect.TypeFor[verbs.ExtendedCQ](), reflect.TypeFor[verbs.NumberedAH](),
 		reflect.TypeFor[verbs.MulticastQP](), reflect.TypeFor[verbs.MulticastCM](),
+		reflect.TypeFor[verbs.XRCDevice](), reflect.TypeFor[verbs.XRCDomain](), reflect.TypeFor[verbs.XRCSRQ](),
 	} {
 		assert.LessOrEqual(t, optional.NumMethod(), 2, "%v", optional)
 	}

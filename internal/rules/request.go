@@ -30,7 +30,9 @@ var operationsOf = [...]operations{
 	verbs.UC: sends | writes | windows,
 	verbs.UD: sends,
 	// No atomics (efadv_create_qp_ex(3)).
-	verbs.SRD: sends | writes | reads,
+	verbs.SRD:     sends | writes | reads,
+	verbs.XRCSend: sends | writes | reads | atomics | invalidates | windows,
+	verbs.XRCRecv: 0,
 }
 
 // srdFlags are all flags of SRD.

@@ -44,7 +44,7 @@ func TestUnknown(t *testing.T) {
 		require.ErrorIs(t, err, verbs.ErrInvalid)
 		assert.ErrorContains(t, err, "unknown operation")
 	}
-	for _, service := range []verbs.QPType{-1, 4, 200} {
+	for _, service := range []verbs.QPType{-1, 6, 200} {
 		require.ErrorIs(t, CheckRequest(service, verbs.OpSend, 0), verbs.ErrInvalid)
 	}
 	err := CheckRequest(verbs.RC, verbs.OpSend, verbs.FlagSignaled|1<<20)

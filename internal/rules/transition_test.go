@@ -84,7 +84,7 @@ func TestNoTransition(t *testing.T) {
 	attr := valid(verbs.QPReset)
 	assert.NoError(t, CheckTransition(verbs.UD, verbs.QPError, &attr, verbs.QPAttrState, limits))
 	attr = valid(verbs.QPInitialized)
-	for _, service := range []verbs.QPType{-1, 4} {
+	for _, service := range []verbs.QPType{-1, 6} {
 		assert.ErrorContains(t, CheckTransition(service, verbs.QPReset, &attr, verbs.QPAttrState, limits), "no transport service")
 	}
 }

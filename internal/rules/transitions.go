@@ -21,18 +21,7 @@ const (
 // ibv_modify_qp(3)). Any state can go to Reset, and any but Reset to Error; these two take no
 // attributes.
 var transitions = [...]map[step]attrs{
-	verbs.RC: {
-		{verbs.QPReset, verbs.QPInitialized}:            {required: pkey | port | access},
-		{verbs.QPInitialized, verbs.QPInitialized}:      {optional: pkey | port | access},
-		{verbs.QPInitialized, verbs.QPReadyToReceive}:   {required: path | verbs.QPAttrMaxDestReadAtomic | rnr, optional: pkey | access},
-		{verbs.QPReadyToReceive, verbs.QPReadyToSend}:   {required: retries | verbs.QPAttrSQPSN | verbs.QPAttrMaxInitReadAtomic, optional: access | rnr},
-		{verbs.QPReadyToSend, verbs.QPReadyToSend}:      {optional: access | rnr},
-		{verbs.QPReadyToSend, verbs.QPSendQueueDrained}: {},
-		{verbs.QPSendQueueDrained, verbs.QPReadyToSend}: {optional: access | rnr},
-		{verbs.QPSendQueueDrained, verbs.QPSendQueueDrained}: {
-			optional: pkey | port | access | address | retries | rnr | verbs.QPAttrMaxInitReadAtomic | verbs.QPAttrMaxDestReadAtomic,
-		},
-	},
+	verbs.RC: rc,
 	verbs.UC: {
 		{verbs.QPReset, verbs.QPInitialized}:                 {required: pkey | port | access},
 		{verbs.QPInitialized, verbs.QPInitialized}:           {optional: pkey | port | access},
@@ -67,4 +56,29 @@ var transitions = [...]map[step]attrs{
 		{verbs.QPSendQueueDrained, verbs.QPReadyToSend}:      {optional: qkey},
 		{verbs.QPSendQueueDrained, verbs.QPSendQueueDrained}: {optional: pkey | qkey},
 	},
+	verbs.XRCSend: half(rnr | verbs.QPAttrMaxDestReadAtomic),
+	verbs.XRCRecv: half(verbs.QPAttrRetryCount | verbs.QPAttrRNRRetry | verbs.QPAttrMaxInitReadAtomic),
+}
+
+var rc = map[step]attrs{
+	{verbs.QPReset, verbs.QPInitialized}:            {required: pkey | port | access},
+	{verbs.QPInitialized, verbs.QPInitialized}:      {optional: pkey | port | access},
+	{verbs.QPInitialized, verbs.QPReadyToReceive}:   {required: path | verbs.QPAttrMaxDestReadAtomic | rnr, optional: pkey | access},
+	{verbs.QPReadyToReceive, verbs.QPReadyToSend}:   {required: retries | verbs.QPAttrSQPSN | verbs.QPAttrMaxInitReadAtomic, optional: access | rnr},
+	{verbs.QPReadyToSend, verbs.QPReadyToSend}:      {optional: access | rnr},
+	{verbs.QPReadyToSend, verbs.QPSendQueueDrained}: {},
+	{verbs.QPSendQueueDrained, verbs.QPReadyToSend}: {optional: access | rnr},
+	{verbs.QPSendQueueDrained, verbs.QPSendQueueDrained}: {
+		optional: pkey | port | access | address | retries | rnr | verbs.QPAttrMaxInitReadAtomic | verbs.QPAttrMaxDestReadAtomic,
+	},
+}
+
+// half returns the attributes of one end of XRC: those of RC, where the ones of the half that it
+// lacks are optional, since programs such as perftest give them.
+func half(lacks verbs.QPAttrMask) map[step]attrs {
+	rows := make(map[step]attrs)
+	for step, a := range rc {
+		rows[step] = attrs{a.required &^ lacks, a.optional | a.required&lacks}
+	}
+	return rows
 }

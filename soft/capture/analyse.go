@@ -246,6 +246,10 @@ func (a *analyser) packet(f *frame, b []byte, length int, right bool) {
 	}
 	a.opcodes[p.Opcode]++
 	size := max(length-p.Opcode.HeaderLen()-wire.ICRCLen-int(p.Pad), 0)
+	xrc := p.Opcode.Service() == wire.ServiceXRC
+	if xrc { // an RC connection in all that follows
+		p.Opcode = p.Opcode.Operation()
+	}
 	switch {
 	case p.Opcode.Service() == wire.ServiceUD && p.DestQP == wire.ManagementQPN && p.DETH.SrcQP == wire.ManagementQPN:
 		a.management(f)
@@ -255,6 +259,9 @@ func (a *analyser) packet(f *frame, b []byte, length int, right bool) {
 		}
 	default:
 		at := a.find(f.at)
+		if xrc {
+			at.c.Service = "XRC"
+		}
 		a.use(at.c, f)
 		at.c.packet(a, at.side, f, size)
 	}

@@ -41,7 +41,7 @@ type Ignored struct {
 type Connection struct {
 	// Ends are the two ends; the first sent the first packet, or asked for the connection.
 	Ends      [2]End       `json:"ends"`
-	Service   string       `json:"service"`             // RC, UC, UD or SRD
+	Service   string       `json:"service"`             // RC, XRC, UC, UD or SRD
 	Port      uint16       `json:"port,omitempty"`      // of RDMA CM, on which the second end listens; 0: unknown
 	MTU       int          `json:"mtu,omitempty"`       // of the path, in bytes; 0: unknown
 	First     time.Time    `json:"first"`               // when its first packet or message was recorded

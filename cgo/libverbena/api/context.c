@@ -343,6 +343,10 @@ VB_EXPORT struct ibv_context *ibv_open_device(struct ibv_device *device)
 	verbs->create_cq_ex = vb_create_cq_ex;
 	verbs->create_qp_ex = vb_create_qp_ex;
 	verbs->create_srq_ex = vb_create_srq_ex;
+	verbs->open_xrcd = vb_open_xrcd;
+	verbs->close_xrcd = vb_close_xrcd;
+	verbs->open_qp = vb_open_qp;
+	verbs->get_srq_num = vb_get_srq_num;
 	verbs->advise_mr = vb_advise_mr;
 	verbs->alloc_dm = vb_alloc_dm;
 	verbs->free_dm = vb_free_dm;

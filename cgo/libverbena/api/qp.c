@@ -16,14 +16,15 @@ static struct vb_srq *srq_of(struct ibv_srq *srq)
 	return vb_container(srq, struct vb_srq, base);
 }
 
-VB_EXPORT struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr)
+// create_srq makes an XRC queue if xrcd is not NULL.
+static struct ibv_srq *create_srq(struct ibv_pd *pd, struct ibv_xrcd *xrcd, struct ibv_cq *cq, struct ibv_srq_init_attr *attr)
 {
 	struct vb_srq *q = calloc(1, sizeof *q);
 	struct vd_new_object made;
 	int error = q ? vb_ready() : ENOMEM;
 
 	if (!error)
-		error = vb.create_srq(pd->handle, q, &attr->attr, &made);
+		error = vb.create_srq(pd->handle, xrcd ? vb_xrcd_handle(xrcd) : 0, xrcd ? cq->handle : 0, q, &attr->attr, &made);
 	if (error) {
 		free(q);
 		return vb_fail(error);
@@ -32,17 +33,30 @@ VB_EXPORT struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_
 	q->base.srq_context = attr->srq_context;
 	q->base.pd = pd;
 	q->base.handle = made.handle;
+	q->number = xrcd ? made.number : 0;
 	q->attr = attr->attr;
 	pthread_mutex_init(&q->base.mutex, NULL);
 	pthread_cond_init(&q->base.cond, NULL);
 	return &q->base;
 }
 
-// The header calls ibv_create_srq for basic queues. There are no others.
+VB_EXPORT struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr)
+{
+	return create_srq(pd, NULL, NULL, attr);
+}
+
+// The header calls ibv_create_srq for most basic queues.
 struct ibv_srq *vb_create_srq_ex(struct ibv_context *context, struct ibv_srq_init_attr_ex *attr)
 {
-	(void)context, (void)attr;
-	return vb_fail(EOPNOTSUPP);
+	const uint32_t pd = IBV_SRQ_INIT_ATTR_PD, all = pd | IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
+
+	(void)context;
+	if (!(attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) || attr->srq_type != IBV_SRQT_XRC || attr->comp_mask & ~all)
+		return vb_fail(EOPNOTSUPP);
+	if (attr->comp_mask != all || !attr->pd || !attr->xrcd || !attr->cq)
+		return vb_fail(EINVAL);
+	// The members up to comp_mask are those of ibv_srq_init_attr.
+	return create_srq(attr->pd, attr->xrcd, attr->cq, (struct ibv_srq_init_attr *)attr);
 }
 
 VB_EXPORT int ibv_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr, int mask)
@@ -106,7 +120,7 @@ static struct vb_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 	struct vd_queue_pair_init init = {.type = attr->qp_type, .signal_all = attr->sq_sig_all};
 	int error = vb_ready();
 
-	if (!error && (!attr->send_cq || !attr->recv_cq))
+	if (!error && (!attr->send_cq || !attr->recv_cq && attr->qp_type != IBV_QPT_XRC_SEND))
 		error = EINVAL;
 	if (error)
 		return vb_fail(error);
@@ -117,7 +131,7 @@ static struct vb_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 		attr->cap.max_inline_data = LEAST_INLINE;
 	init.cap = attr->cap;
 	init.send_cq = attr->send_cq->handle;
-	init.recv_cq = attr->recv_cq->handle;
+	init.recv_cq = (attr->recv_cq ? attr->recv_cq : attr->send_cq)->handle;
 	init.srq = attr->srq ? attr->srq->handle : 0;
 	error = vb.create_qp(pd->handle, q, &init, &made);
 	if (error) {
@@ -136,7 +150,7 @@ static struct vb_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 	q->base.state = IBV_QPS_RESET;
 	pthread_mutex_init(&q->base.mutex, NULL);
 	pthread_cond_init(&q->base.cond, NULL);
-	if (attr->srq)
+	if (attr->srq || attr->qp_type == IBV_QPT_XRC_SEND)
 		attr->cap.max_recv_wr = attr->cap.max_recv_sge = 0;
 	q->cap = attr->cap;
 	q->signal_all = attr->sq_sig_all;
@@ -158,13 +172,15 @@ VB_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_att
 
 struct ibv_qp *vb_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr)
 {
-	const uint32_t known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS | IBV_QP_INIT_ATTR_CREATE_FLAGS;
+	const uint32_t known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS | IBV_QP_INIT_ATTR_CREATE_FLAGS;
 	struct vb_qp *q;
 	int error;
 
 	(void)context;
 	if (attr->comp_mask & ~known || attr->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS && attr->create_flags)
 		return vb_fail(EOPNOTSUPP);
+	if (attr->qp_type == IBV_QPT_XRC_RECV)
+		return vb_create_xrc_recv(attr);
 	if (!(attr->comp_mask & IBV_QP_INIT_ATTR_PD))
 		return vb_fail(EINVAL);
 	if (attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS && attr->send_ops_flags & ~(uint64_t)SUPPORTED_SEND_OPS)
@@ -180,6 +196,15 @@ struct ibv_qp *vb_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_a
 	return &q->base;
 }
 
+// discard_completions drops what is not read. Queue pairs of XRC may lack a completion queue.
+static void discard_completions(struct ibv_qp *qp)
+{
+	if (qp->send_cq)
+		vb_discard_completions(qp->send_cq, qp->qp_num);
+	if (qp->recv_cq)
+		vb_discard_completions(qp->recv_cq, qp->qp_num);
+}
+
 VB_EXPORT int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 {
 	int error = vb_ready();
@@ -189,10 +214,8 @@ VB_EXPORT int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mas
 	if (error || !(mask & IBV_QP_STATE))
 		return error;
 	qp->state = attr->qp_state;
-	if (qp->state == IBV_QPS_RESET) {
-		vb_discard_completions(qp->send_cq, qp->qp_num);
-		vb_discard_completions(qp->recv_cq, qp->qp_num);
-	}
+	if (qp->state == IBV_QPS_RESET)
+		discard_completions(qp);
 	return 0;
 }
 
@@ -230,8 +253,7 @@ VB_EXPORT int ibv_destroy_qp(struct ibv_qp *qp)
 		error = vb.destroy(VD_QP, qp->handle);
 	if (error)
 		return error;
-	vb_discard_completions(qp->send_cq, qp->qp_num);
-	vb_discard_completions(qp->recv_cq, qp->qp_num);
+	discard_completions(qp);
 	vb_events_drop(&vb_context(qp->context)->async, q);
 	vb_events_await(&qp->mutex, &qp->cond, &qp->events_completed, &q->asyncs);
 	pthread_mutex_destroy(&qp->mutex);

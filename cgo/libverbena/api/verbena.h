@@ -189,6 +189,7 @@ struct vb_cq {
 struct vb_srq {
 	struct ibv_srq base;
 	unsigned int asyncs;
+	uint32_t number; // of XRC
 	struct ibv_srq_attr attr;
 };
 
@@ -233,9 +234,18 @@ struct ibv_cq_ex *vb_create_cq_ex(struct ibv_context *context, struct ibv_cq_ini
 void vb_discard_completions(struct ibv_cq *cq, uint32_t qp_num);
 struct ibv_qp *vb_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr);
 struct ibv_srq *vb_create_srq_ex(struct ibv_context *context, struct ibv_srq_init_attr_ex *attr);
+struct ibv_xrcd *vb_open_xrcd(struct ibv_context *context, struct ibv_xrcd_init_attr *attr);
+int vb_close_xrcd(struct ibv_xrcd *xrcd);
+struct ibv_qp *vb_open_qp(struct ibv_context *context, struct ibv_qp_open_attr *attr);
+int vb_get_srq_num(struct ibv_srq *srq, uint32_t *number);
 struct ibv_td *vb_alloc_td(struct ibv_context *context, struct ibv_td_init_attr *attr);
 int vb_dealloc_td(struct ibv_td *td);
 struct ibv_pd *vb_alloc_parent_domain(struct ibv_context *context, struct ibv_parent_domain_init_attr *attr);
+
+uint32_t vb_xrcd_handle(struct ibv_xrcd *xrcd);
+
+// vb_create_xrc_recv makes an XRC receive queue pair.
+struct ibv_qp *vb_create_xrc_recv(struct ibv_qp_init_attr_ex *attr);
 
 // vb_extend sets the functions by which programs build requests. It returns an errno.
 int vb_extend(struct vb_qp *qp);

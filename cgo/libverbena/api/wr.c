@@ -175,6 +175,14 @@ static void wr_set_ud_addr(struct ibv_qp_ex *qp, struct ibv_ah *ah, uint32_t rem
 	}
 }
 
+static void wr_set_xrc_srqn(struct ibv_qp_ex *qp, uint32_t remote_srqn)
+{
+	struct ibv_send_wr *wr = current(&qp_of(qp)->builder);
+
+	if (wr)
+		wr->qp_type.xrc.remote_srqn = remote_srqn;
+}
+
 static void wr_set_sge_list(struct ibv_qp_ex *qp, size_t count, const struct ibv_sge *list)
 {
 	struct vb_qp *q = qp_of(qp);
@@ -270,6 +278,7 @@ int vb_extend(struct vb_qp *q)
 	qp->wr_local_inv = wr_local_inv;
 	qp->wr_bind_mw = wr_bind_mw;
 	qp->wr_set_ud_addr = wr_set_ud_addr;
+	qp->wr_set_xrc_srqn = wr_set_xrc_srqn;
 	qp->wr_set_sge = wr_set_sge;
 	qp->wr_set_sge_list = wr_set_sge_list;
 	qp->wr_set_inline_data = wr_set_inline_data;

@@ -33,7 +33,7 @@ type deviceContext struct {
 	mu sync.Mutex
 	// What is on the context, for events and for close.
 	objects   map[object]struct{}
-	byNumber  map[uint32]*queuePair
+	byNumber  map[uint32][]*queuePair
 	queues    map[verbs.CQ]*completionQueue
 	receivers map[verbs.SRQ]*sharedReceiveQueue
 }
@@ -64,7 +64,7 @@ func vd_open(name *C.char, context unsafe.Pointer, handle *C.uint32_t) C.int {
 	c := &deviceContext{
 		wait:   newEventWait(),
 		device: d, name: C.GoString(name), c: context, objects: make(map[object]struct{}),
-		byNumber: make(map[uint32]*queuePair), queues: make(map[verbs.CQ]*completionQueue),
+		byNumber: make(map[uint32][]*queuePair), queues: make(map[verbs.CQ]*completionQueue),
 		receivers: make(map[verbs.SRQ]*sharedReceiveQueue),
 	}
 	if *handle = C.uint32_t(contexts.add(c)); *handle == 0 {
@@ -97,11 +97,10 @@ func (c *deviceContext) event(e verbs.Event) {
 	defer c.mu.Unlock()
 	switch {
 	case e.QPN != 0:
-		q := c.byNumber[e.QPN]
-		if q == nil {
-			return
+		for _, q := range c.byNumber[e.QPN] {
+			C.vd_event(c.c, kind, q.c, C.int(e.Port))
 		}
-		element = q.c
+		return
 	case e.CQ != nil:
 		q := c.queues[e.CQ]
 		if q == nil {
@@ -129,7 +128,7 @@ func (c *deviceContext) add(kind C.enum_vd_kind, handle uint32) {
 }
 
 // closeOrder is an order in which all objects of a context can be closed.
-var closeOrder = []C.enum_vd_kind{C.VD_QP, C.VD_AH, C.VD_MW, C.VD_MR, C.VD_SRQ, C.VD_CQ, C.VD_PD}
+var closeOrder = []C.enum_vd_kind{C.VD_QP, C.VD_AH, C.VD_MW, C.VD_MR, C.VD_SRQ, C.VD_XRCD, C.VD_CQ, C.VD_PD}
 
 // vd_close closes what the program has left open too, as the kernel does.
 //
@@ -176,6 +175,8 @@ func destroy(kind C.enum_vd_kind, handle uint32) C.int {
 		return closeObject(kind, &sharedReceiveQueues, handle)
 	case C.VD_QP:
 		return closeObject(kind, &queuePairs, handle)
+	case C.VD_XRCD:
+		return closeObject(kind, &openXRCDomains, handle)
 	case C.VD_AH:
 		return closeObject(kind, &addressHandles, handle)
 	}
@@ -226,7 +227,8 @@ func vd_query_device(handle C.uint32_t, to *C.struct_ibv_device_attr_ex) C.int {
 	}
 	a := &c.device.attr
 	flags := C.IBV_DEVICE_CURR_QP_STATE_MOD | C.IBV_DEVICE_RC_RNR_NAK_GEN | C.IBV_DEVICE_SYS_IMAGE_GUID |
-		C.IBV_DEVICE_PORT_ACTIVE_EVENT | C.IBV_DEVICE_MEM_WINDOW | C.IBV_DEVICE_MEM_WINDOW_TYPE_2B | C.IBV_DEVICE_MEM_MGT_EXTENSIONS
+		C.IBV_DEVICE_PORT_ACTIVE_EVENT | C.IBV_DEVICE_MEM_WINDOW | C.IBV_DEVICE_MEM_WINDOW_TYPE_2B | C.IBV_DEVICE_MEM_MGT_EXTENSIONS |
+		C.IBV_DEVICE_XRC
 	o := &to.orig_attr
 	copyString(o.fw_ver[:], a.FirmwareVersion)
 	*(*[8]byte)(unsafe.Pointer(&o.node_guid)) = bigEndian(a.NodeGUID)
@@ -251,6 +253,7 @@ func vd_query_device(handle C.uint32_t, to *C.struct_ibv_device_attr_ex) C.int {
 	to.odp_caps.general_caps = C.IBV_ODP_SUPPORT | C.IBV_ODP_SUPPORT_IMPLICIT
 	transports := &to.odp_caps.per_transport_caps
 	transports.rc_odp_caps = messages | C.IBV_ODP_SUPPORT_WRITE | C.IBV_ODP_SUPPORT_READ | C.IBV_ODP_SUPPORT_ATOMIC
+	to.xrc_odp_caps = transports.rc_odp_caps
 	transports.uc_odp_caps = messages | C.IBV_ODP_SUPPORT_WRITE
 	transports.ud_odp_caps = messages
 	to.completion_timestamp_mask = math.MaxUint64

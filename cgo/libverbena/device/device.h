@@ -58,7 +58,7 @@ struct vd_device_info {
 // vd_new_object is what the Go half returns of a new object.
 struct vd_new_object {
 	uint32_t handle;
-	uint32_t number; // QPN, or lkey
+	uint32_t number; // QPN, lkey, or that of an XRC shared receive queue
 	uint32_t rkey;
 	uint32_t capacity; // of a completion queue
 };
@@ -121,7 +121,12 @@ struct vd_cm_route {
 	F(void, event_awaited, (uint32_t context)) \
 	/* poll_cq returns the number of completions, or minus an errno. times may be NULL. */ \
 	F(int, poll_cq, (uint32_t cq, int n, struct ibv_wc *wcs, struct vd_times *times)) \
-	F(int, create_srq, (uint32_t pd, void *srq, struct ibv_srq_attr *attr, struct vd_new_object *made)) \
+	/* open_xrcd has the arguments of ibv_open_xrcd. */ \
+	F(int, open_xrcd, (uint32_t context, int fd, int oflags, uint32_t *handle)) \
+	/* open_xrc_qp makes an XRC receive queue pair, or opens the one with that number if it is not zero. */ \
+	F(int, open_xrc_qp, (uint32_t xrcd, void *qp, uint32_t number, struct vd_new_object *made)) \
+	/* xrcd is zero, or the queue is an XRC one with that completion queue. */ \
+	F(int, create_srq, (uint32_t pd, uint32_t xrcd, uint32_t cq, void *srq, struct ibv_srq_attr *attr, struct vd_new_object *made)) \
 	F(int, arm_srq, (uint32_t srq, uint32_t limit)) \
 	/* srq_limit stores the limit, zero after its event. */ \
 	F(int, srq_limit, (uint32_t srq, uint32_t *limit)) \
@@ -165,6 +170,6 @@ struct vd_cm_route {
 	F(void, cm_exit, (void))
 
 // vd_kind is the kind of an object to be destroyed.
-enum vd_kind { VD_PD, VD_MR, VD_MW, VD_CQ, VD_SRQ, VD_QP, VD_AH };
+enum vd_kind { VD_PD, VD_MR, VD_MW, VD_CQ, VD_SRQ, VD_QP, VD_AH, VD_XRCD };
 
 #endif

@@ -23,6 +23,7 @@ type openDevice struct {
 	name string // that programs see
 	attr verbs.DeviceAttr
 	cm   manager
+	xrc  xrcDomains
 }
 
 // opened are the devices that are open, by name.

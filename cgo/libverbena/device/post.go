@@ -100,6 +100,9 @@ func (s *sends) add(c *C.struct_ibv_send_wr) (err error) {
 			return err
 		}
 	}
+	if s.service == verbs.XRCSend {
+		wr.RemoteSRQN = *(*uint32)(unsafe.Pointer(&c.qp_type))
+	}
 	args := unsafe.Pointer(&c.wr)
 	switch op {
 	case verbs.OpWrite, verbs.OpWriteImm, verbs.OpRead, verbs.OpAtomicWrite:

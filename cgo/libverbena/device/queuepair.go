@@ -7,6 +7,7 @@ import "C"
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -21,6 +22,8 @@ type queuePair struct {
 	context  *deviceContext
 	c        unsafe.Pointer
 	received *completionQueue
+	// closeShared closes an XRC receive queue pair, which others may have open.
+	closeShared func() error
 
 	sendLock sync.Mutex // guards sends
 	sends    sends
@@ -36,13 +39,20 @@ var queuePairs table[queuePair]
 func (q *queuePair) owner() *deviceContext { return q.context }
 
 func (q *queuePair) close() error {
-	if err := q.Close(); err != nil {
+	end := q.Close
+	if q.closeShared != nil {
+		end = q.closeShared
+	}
+	if err := end(); err != nil {
 		return err
 	}
 	q.context.mu.Lock()
 	defer q.context.mu.Unlock()
-	if q.context.byNumber[q.Num()] == q {
-		delete(q.context.byNumber, q.Num())
+	n := q.Num()
+	if rest := slices.DeleteFunc(q.context.byNumber[n], func(other *queuePair) bool { return other == q }); len(rest) > 0 {
+		q.context.byNumber[n] = rest
+	} else {
+		delete(q.context.byNumber, n)
 	}
 	return nil
 }
@@ -72,14 +82,25 @@ func (q *sharedReceiveQueue) close() error {
 }
 
 //export vd_create_srq
-func vd_create_srq(pd C.uint32_t, srq unsafe.Pointer, attr *C.struct_ibv_srq_attr, made *C.struct_vd_new_object) C.int {
+func vd_create_srq(pd, xrcd, cq C.uint32_t, srq unsafe.Pointer, attr *C.struct_ibv_srq_attr, made *C.struct_vd_new_object) C.int {
 	p := domains.get(uint32(pd))
 	if p == nil {
 		return noSuch
 	}
-	v, err := p.CreateSRQ(verbs.SRQInit{MaxWR: int(attr.max_wr), MaxSGE: int(attr.max_sge)})
+	init := verbs.SRQInit{MaxWR: int(attr.max_wr), MaxSGE: int(attr.max_sge)}
+	if xrcd != 0 {
+		x, q := openXRCDomains.get(uint32(xrcd)), completionQueues.get(uint32(cq))
+		if x == nil || q == nil {
+			return noSuch
+		}
+		init.XRCDomain, init.CQ = x.XRCDomain, q.CQ
+	}
+	v, err := p.CreateSRQ(init)
 	if err != nil {
 		return errnoOf(err)
+	}
+	if x, ok := v.(verbs.XRCSRQ); ok {
+		made.number = C.uint32_t(x.SRQNum())
 	}
 	q := &sharedReceiveQueue{SRQ: v, context: p.context, c: srq, receives: receives{maxSGE: p.context.device.attr.MaxSRQSGE}}
 	p.context.mu.Lock()
@@ -112,7 +133,7 @@ func vd_srq_limit(srq C.uint32_t, limit *C.uint32_t) C.int {
 	return 0
 }
 
-var services = map[C.enum_ibv_qp_type]verbs.QPType{C.IBV_QPT_RC: verbs.RC, C.IBV_QPT_UC: verbs.UC, C.IBV_QPT_UD: verbs.UD}
+var services = map[C.enum_ibv_qp_type]verbs.QPType{C.IBV_QPT_RC: verbs.RC, C.IBV_QPT_UC: verbs.UC, C.IBV_QPT_UD: verbs.UD, C.IBV_QPT_XRC_SEND: verbs.XRCSend}
 
 //export vd_create_qp
 func vd_create_qp(pd C.uint32_t, qp unsafe.Pointer, from *C.struct_vd_queue_pair_init, made *C.struct_vd_new_object) C.int {
@@ -146,10 +167,16 @@ func vd_create_qp(pd C.uint32_t, qp unsafe.Pointer, from *C.struct_vd_queue_pair
 	}
 	v.(cverbs.QP).OutlivePeer()
 	q := &queuePair{QP: v, context: p.context, c: qp, received: recvCQ, sends: sends{service: service, maxSGE: p.context.device.attr.MaxSGE}, receives: receives{maxSGE: p.context.device.attr.MaxSGE}}
-	made.number = C.uint32_t(v.Num())
-	p.context.mu.Lock()
-	p.context.byNumber[v.Num()] = q
-	p.context.mu.Unlock()
+	return registerQP(q, made)
+}
+
+// registerQP gives a queue pair its handle and its events.
+func registerQP(q *queuePair, made *C.struct_vd_new_object) C.int {
+	n := q.Num()
+	made.number = C.uint32_t(n)
+	q.context.mu.Lock()
+	q.context.byNumber[n] = append(q.context.byNumber[n], q)
+	q.context.mu.Unlock()
 	return register(C.VD_QP, &queuePairs, q, &made.handle)
 }
 

@@ -77,8 +77,15 @@ func verbsTools() (rows []row) {
 			rows = append(rows, row{program: program, server: command, client: command + " HOST", prints: "bytes in", short: service == "rc", lossless: lossless})
 		}
 	}
+	for _, mode := range []string{"", " -e"} {
+		command := "ibv_xsrq_pingpong -d DEV -g GID -p PORT -n 200" + mode
+		rows = append(rows, row{program: "ibv_xsrq_pingpong", server: command, client: command + " HOST", prints: "success", short: mode == "", notRxe: xrcOnRxe})
+	}
 	return rows
 }
+
+// xrcOnRxe is why XRC is not run on rxe.
+const xrcOnRxe = "rxe has no XRC"
 
 // perftest are the programs of perftest: each operation and transport service, with completion
 // events, in both directions, and over all sizes.
@@ -89,9 +96,13 @@ func perftest() (rows []row) {
 		if strings.Contains(options, "-c U") {
 			lossless = unrepeated
 		}
-		rows = append(rows, row{program: program, server: command, client: command + " HOST", prints: "#bytes", short: short, lossless: lossless})
+		notRxe := ""
+		if strings.Contains(options, "-c XRC") {
+			notRxe = xrcOnRxe
+		}
+		rows = append(rows, row{program: program, server: command, client: command + " HOST", prints: "#bytes", short: short, lossless: lossless, notRxe: notRxe})
 	}
-	for _, service := range []string{"RC", "UC", "UD"} {
+	for _, service := range []string{"RC", "UC", "UD", "XRC"} {
 		amount := "-n 500"
 		if service == "UC" { // it repeats nothing: all fits into the socket's buffer
 			amount = "-n 40 -s 4096"
@@ -115,6 +126,8 @@ func perftest() (rows []row) {
 		add("ib_"+operation+"_bw", "-n 500 -b", false)
 	}
 	add("ib_atomic_lat", "-n 500 -A CMP_AND_SWAP", false)
+	add("ib_read_bw", "-n 500 -c XRC -q 4", false)
+	add("ib_atomic_bw", "-n 500 -c XRC", false)
 	add("ib_write_bw", "-n 20 -a -b", true)
 	add("ib_read_bw", "-n 20 -a", false)
 	add("ib_write_lat", "-n 20 -a", false)

@@ -208,7 +208,7 @@ func (s *shard) failOverrun() {
 		s.mu.overrun = s.mu.overrun[1:]
 		// Modify fails in Reset, where nothing completes.
 		for _, q := range sortedPairs(d.mu.queuePairs) {
-			if q.sendCQ == c || q.recvCQ == c {
+			if q.completesTo(c) {
 				s.runInShard(q.shard, func(time.Duration) {
 					if !q.closed {
 						_ = q.transport.Modify(verbs.QPAttr{State: verbs.QPError}, verbs.QPAttrState)

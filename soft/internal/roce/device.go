@@ -234,7 +234,7 @@ func (d *Device) Query() (verbs.DeviceAttr, error) {
 		MaxInline:          maxInline,
 		MaxMessage:         transport.MaxMessage,
 		Ports:              1,
-		Transports:         verbs.TransportSet(verbs.RC, verbs.UC, verbs.UD, verbs.SRD),
+		Transports:         verbs.TransportSet(verbs.RC, verbs.UC, verbs.UD, verbs.SRD, verbs.XRCSend, verbs.XRCRecv),
 		Atomics:            true,
 		AtomicsGlobal:      true, // the processor's own
 		AtomicWrite:        true,

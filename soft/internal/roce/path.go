@@ -90,7 +90,7 @@ func (q *queuePair) choosePath(attr *verbs.QPAttr) (path, admission.Source, erro
 		return &loopback{endpoint: out.endpoint}, admission.Source{}, nil
 	}
 	udp, port := udpPath{udpOutput: out}, d.sourcePort(out.peer, attr.Address.SourceUDPPort)
-	if q.init.Type != verbs.RC {
+	if !transport.Reliable(q.init.Type) {
 		return &udp, out.endpoint.entry.Connection(out.peer.Addr(), port, nil), nil
 	}
 	from := out.endpoint.entry.Connection(out.peer.Addr(), port, q.transport)
@@ -104,7 +104,7 @@ func (q *queuePair) choosePath(attr *verbs.QPAttr) (path, admission.Source, erro
 // device. One that is connected to another queue pair is not meant.
 func (q *queuePair) meansOwn(number uint32) bool {
 	peer := q.pd.device.mu.queuePairs[number]
-	return peer != nil && peer.init.Type == q.init.Type && (peer.path == nil || peer.transport.Attr().DestQPN == q.num)
+	return peer != nil && transport.Pairs(peer.init.Type, q.init.Type) && (peer.path == nil || peer.transport.Attr().DestQPN == q.num)
 }
 
 // ownPort returns the UDP port of an address for queue pairs of this device: if no port is given,

@@ -25,9 +25,10 @@ type queuePair struct {
 	init      verbs.QPInit
 	num       uint32
 	transport *transport.QP
-	sendCQ    *completionQueue
-	recvCQ    *completionQueue
+	sendCQ    *completionQueue // nil: it has xrc
+	recvCQ    *completionQueue // nil: it has xrc
 	srq       *sharedReceiveQueue
+	xrc       *xrcDomain // of XRCRecv
 	shard     *shard
 	path      path                  // nil until the transition to RTR
 	source    admission.Source      // of packets that come by UDP
@@ -42,14 +43,23 @@ type queuePair struct {
 func (p *protectionDomain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 	const op = "create queue pair"
 	d := p.device
+	if init.XRCDomain != nil && init.Type != verbs.XRCRecv {
+		return nil, fmt.Errorf("%s: XRCDomain needs the type XRCRecv, not %v: %w", op, init.Type, verbs.ErrInvalid)
+	}
 	if init.Type == verbs.SRD {
 		return p.createSRD(&init)
 	}
 	if init.UnsolicitedWriteRecv {
 		return nil, fmt.Errorf("%s: UnsolicitedWriteRecv needs an SRD queue pair, not %v: %w", op, init.Type, verbs.ErrInvalid)
 	}
-	if init.Type < verbs.RC || init.Type > verbs.UD {
+	if init.Type < verbs.RC || init.Type > verbs.XRCRecv {
 		return nil, fmt.Errorf("%s: device %s does not have the transport service %v: %w", op, d.cfg.Name, init.Type, verbs.ErrNotSupported)
+	}
+	switch init.Type {
+	case verbs.XRCSend:
+		init.SRQ, init.RecvCQ, init.MaxRecvWR, init.MaxRecvSGE = nil, init.SendCQ, 0, 0
+	case verbs.XRCRecv:
+		init = verbs.QPInit{Type: init.Type, XRCDomain: init.XRCDomain}
 	}
 	if init.SRQ != nil {
 		init.MaxRecvWR, init.MaxRecvSGE = 0, 0 // ibv_create_qp(3) ignores them
@@ -83,19 +93,24 @@ func (p *protectionDomain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 	if err := p.checkQueuePairs(op); err != nil {
 		return nil, err
 	}
-	if sendCQ.closed || recvCQ.closed || srq != nil && srq.closed {
+	var x *xrcDomain
+	if init.Type == verbs.XRCRecv {
+		if x, err = d.xrcDomainOf(op, init.XRCDomain); err != nil {
+			return nil, err
+		}
+	} else if sendCQ.closed || recvCQ.closed || srq != nil && srq.closed {
 		return nil, fmt.Errorf("%s: its completion queue or shared receive queue: %w", op, verbs.ErrClosed)
 	}
 	s, err := d.shardFor(init.Type, sendCQ, srq)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}
-	q := &queuePair{pd: p, shard: s, init: init, num: d.freeQPN(s), sendCQ: sendCQ, recvCQ: recvCQ, srq: srq}
+	q := &queuePair{pd: p, shard: s, init: init, num: d.freeQPN(s), sendCQ: sendCQ, recvCQ: recvCQ, srq: srq, xrc: x}
 	q.ready.Value, q.timer.Owner = q, q
 	cfg := transport.Config{
 		Type: init.Type, PortMTU: pathMTU(d.cfg.InterfaceMTU), CheckAH: p.checkAH, Bind: p.findBind, Window: d.window(),
 		Adaptive: init.AdaptiveRetransmission, SilenceTimeout: init.SilenceTimeout,
-		Num: q.num, Domain: p.id, Memory: d.mu.memory, Send: sendCQ.completerFor(s), Recv: recvCQ.completerFor(s),
+		Num: q.num, Domain: p.id, Memory: d.mu.memory,
 		SendDepth: init.MaxSendWR, MaxSendSGE: init.MaxSendSGE, MaxInline: init.MaxInline,
 		SignalAll: init.SignalAll, Counters: &s.mu.counters, RNRWaiters: &s.mu.rnrWaiters,
 		Guard: admission.Guard{Keys: &d.admission.Keys, Host: func() netip.Addr {
@@ -104,22 +119,32 @@ func (p *protectionDomain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 		Event:   func(t verbs.EventType) { d.report(verbs.Event{Type: t, QPN: q.num}) },
 		Revoked: q.revoked,
 	}
-	if srq != nil {
+	if x != nil {
+		cfg.XRC = x.queues
+		x.refs++
+	} else {
+		cfg.Send, cfg.Recv = sendCQ.completerFor(s), recvCQ.completerFor(s)
+		sendCQ.refs++
+		recvCQ.refs++
+	}
+	switch {
+	case srq != nil:
 		cfg.RecvQueue = srq.queue
 		srq.refs++
-	} else {
+	case init.Type <= verbs.UD:
 		cfg.RecvQueue = transport.NewRecvQueue(d.mu.memory, p.id, init.MaxRecvWR, init.MaxRecvSGE)
 	}
 	q.transport = transport.New(cfg)
 	d.mu.queuePairs[q.num] = q
 	p.refs++
-	sendCQ.refs++
-	recvCQ.refs++
 	return q, nil
 }
 
-// queuesOf returns the completion queues that init names.
+// queuesOf returns the completion queues that init names. An XRC receive queue pair has none.
 func (d *Device) queuesOf(op string, init *verbs.QPInit) (send, recv *completionQueue, err error) {
+	if init.Type == verbs.XRCRecv {
+		return nil, nil, nil
+	}
 	send, recv = asCompletionQueue(init.SendCQ), asCompletionQueue(init.RecvCQ)
 	if send == nil || recv == nil || send.device != d || recv.device != d {
 		return nil, nil, fmt.Errorf("%s: both completion queues must belong to device %s: %w", op, d.cfg.Name, verbs.ErrInvalid)
@@ -191,11 +216,18 @@ func (q *queuePair) Modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	}
 	s := q.shard
 	if mask&verbs.QPAttrState != 0 && attr.State == verbs.QPReset {
-		s.discardCompletions(q.num, q.sendCQ, q.recvCQ)
+		q.discardCompletions()
 	}
 	s.activate(q)
 	s.transmit(d.now())
 	return nil
+}
+
+// discardCompletions removes the queue pair's completions. Those of XRC shared receive queues stay.
+func (q *queuePair) discardCompletions() {
+	if q.xrc == nil {
+		q.shard.discardCompletions(q.num, q.sendCQ, q.recvCQ)
+	}
 }
 
 // revoked is transport.Config.Revoked.
@@ -297,10 +329,14 @@ func (q *queuePair) Close() error {
 			}
 		}
 	}
-	q.shard.discardCompletions(q.num, q.sendCQ, q.recvCQ) // as adapters do
+	q.discardCompletions() // as adapters do
 	q.pd.refs--
-	q.sendCQ.refs--
-	q.recvCQ.refs--
+	if q.xrc != nil {
+		q.xrc.refs--
+	} else {
+		q.sendCQ.refs--
+		q.recvCQ.refs--
+	}
 	if q.srq != nil {
 		q.srq.refs--
 	}

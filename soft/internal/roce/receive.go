@@ -81,7 +81,7 @@ func (e *endpoint) handle(dg *link.Datagram, now time.Duration) {
 func (e *endpoint) classify(dg *link.Datagram, now time.Duration) *queuePair {
 	d, s, p := e.device, e.shard, &e.packet
 	// A queue pair refuses requests with an unknown opcode itself on a reliable connection.
-	if err := p.Parse(dg.Data); err != nil && (err != wire.ErrOpcode || p.Opcode.Service() != wire.ServiceRC) {
+	if err := p.Parse(dg.Data); err != nil && (err != wire.ErrOpcode || p.Opcode.Service() != wire.ServiceRC && p.Opcode.Service() != wire.ServiceXRC) {
 		s.mu.drops.malformed++
 		e.refused(dg, noQP, now)
 		return nil

@@ -236,7 +236,7 @@ func (s *shard) closeEndpoints() error {
 // shared receive queue or, without one, that of its send queue. The queue pair stays there;
 // remoteQueue describes the cost if its completion queues are in other shards.
 func (d *Device) shardFor(t verbs.QPType, send *completionQueue, receives *sharedReceiveQueue) (*shard, error) {
-	connected := t == verbs.RC || t == verbs.UC
+	connected := t == verbs.RC || t == verbs.UC || t == verbs.XRCSend
 	switch {
 	case receives != nil && (connected || receives.shard == d.main.shard):
 		return receives.shard, nil

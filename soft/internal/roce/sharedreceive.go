@@ -34,10 +34,18 @@ func (p *protectionDomain) CreateSRQ(init verbs.SRQInit) (verbs.SRQ, error) {
 		return nil, err
 	}
 	s := &sharedReceiveQueue{pd: p, shard: d.shardOf(init.Poller), queue: transport.NewRecvQueue(d.mu.memory, p.id, init.MaxWR, init.MaxSGE)}
-	s.queue.Share(func() { d.report(verbs.Event{Type: verbs.EventSRQLimitReached, SRQ: s}) })
+	made := verbs.SRQ(s)
+	if init.XRCDomain != nil {
+		x, err := s.joinXRC(op, &init)
+		if err != nil {
+			return nil, err
+		}
+		made = x
+	}
+	s.queue.Share(func() { d.report(verbs.Event{Type: verbs.EventSRQLimitReached, SRQ: made}) })
 	p.refs++
 	d.mu.receiveQueues++
-	return s, nil
+	return made, nil
 }
 
 // lock takes the lock of the queue's shard. The caller unlocks it.
@@ -79,8 +87,12 @@ func (s *sharedReceiveQueue) Close() error {
 	case s.refs > 0:
 		return fmt.Errorf("close shared receive queue: %d queue pairs use it: %w", s.refs, verbs.ErrInUse)
 	}
+	s.close()
+	return nil
+}
+
+func (s *sharedReceiveQueue) close() {
 	s.closed = true
 	s.pd.refs--
-	d.mu.receiveQueues--
-	return nil
+	s.pd.device.mu.receiveQueues--
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/soft/internal/roce/gsi"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
-	"github.com/verbena-rdma/verbena/verbs"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 )
 
 // unreachable holds reports that nothing listens at a peer's port, or that its host cannot be reached.
@@ -65,7 +65,7 @@ func (s *shard) probeUnreachable(now time.Duration) {
 	}
 	u.nextProbe = now + unreachableInterval
 	for _, q := range sortedPairs(s.device.mu.queuePairs) {
-		if q.shard != s || q.path == nil || q.init.Type != verbs.RC {
+		if q.shard != s || q.path == nil || !transport.Reliable(q.init.Type) {
 			continue
 		}
 		for i := range u.reports[:u.n] {

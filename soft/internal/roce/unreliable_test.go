@@ -296,7 +296,7 @@ func TestDatagramsNotListening(t *testing.T) {
 
 func TestUnknownService(t *testing.T) {
 	x := openSide(t, Config{}, 8)
-	for _, service := range []verbs.QPType{-1, 4, 99} {
+	for _, service := range []verbs.QPType{-1, 6, 99} {
 		_, err := x.dev.DefaultPD().CreateQP(verbs.QPInit{Type: service, SendCQ: x.cq, RecvCQ: x.cq})
 		assert.ErrorIs(t, err, verbs.ErrNotSupported)
 	}

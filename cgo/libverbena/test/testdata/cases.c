@@ -2011,6 +2011,112 @@ extern const char *ibv_get_sysfs_path(void);
 extern int ibv_read_sysfs_file(const char *folder, const char *file, char *to, size_t size);
 
 // Files are read without the newline at their end, those of devices among them.
+// xrc_srq makes a queue of an XRC domain, with one receive.
+static struct ibv_srq *xrc_srq(struct end *e, struct ibv_xrcd *xrcd, uint32_t *number)
+{
+	struct ibv_srq_init_attr_ex attr = {
+		.attr = {.max_wr = DEPTH, .max_sge = 1}, .srq_type = IBV_SRQT_XRC, .pd = e->pd, .xrcd = xrcd, .cq = e->cq,
+		.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ,
+	};
+
+	CHECK(e->srq = ibv_create_srq_ex(e->context, &attr));
+	CHECK(!ibv_get_srq_num(e->srq, number));
+	post_receive(e, 7);
+	return e->srq;
+}
+
+static struct ibv_xrcd *open_xrcd(struct ibv_context *context, int fd, int oflags)
+{
+	struct ibv_xrcd_init_attr attr = {.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = fd, .oflags = oflags};
+
+	return ibv_open_xrcd(context, &attr);
+}
+
+// Two contexts share an XRC domain by its file, and a receive queue pair by its number: a message
+// names the queue of either.
+static void xrc(void)
+{
+	struct ibv_context *first = open_first(), *second = open_first();
+	struct end a = open_end(first, NULL, false), b = open_end(first, NULL, true), c = open_end(second, NULL, false);
+	FILE *file = tmpfile();
+	int fd = fileno(file);
+	struct ibv_xrcd *one, *two, *private;
+	struct ibv_srq *basic = b.srq;
+	struct ibv_qp_init_attr_ex init = {.qp_type = IBV_QPT_XRC_RECV, .comp_mask = IBV_QP_INIT_ATTR_XRCD};
+	struct ibv_qp_open_attr open = {.comp_mask = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE, .qp_type = IBV_QPT_XRC_RECV};
+	struct ibv_qp *opened, *old[] = {a.qp, b.qp};
+	struct ibv_send_wr *bad, wr = {.wr_id = 3, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED, .num_sge = 1};
+	struct ibv_async_event event;
+	struct ibv_qp_ex *ex;
+	struct ibv_device_attr device;
+	struct ibv_sge sge = sge_of(&a, 8);
+	struct ibv_wc wc;
+	uint32_t numbers[2], other;
+
+	CHECK(!ibv_query_device(first, &device) && device.device_cap_flags & IBV_DEVICE_XRC);
+	CHECK(!open_xrcd(first, fd, 0) && errno == EAGAIN);
+	CHECK(one = open_xrcd(first, fd, O_CREAT));
+	CHECK(!open_xrcd(second, fd, O_CREAT | O_EXCL) && errno == EINVAL);
+	CHECK(two = open_xrcd(second, fd, 0));
+	CHECK(private = open_xrcd(first, -1, O_CREAT));
+	CHECK(ibv_get_srq_num(basic, &other) == EINVAL);
+	xrc_srq(&b, one, &numbers[0]);
+	xrc_srq(&c, two, &numbers[1]);
+	init.xrcd = one;
+	CHECK(b.qp = ibv_create_qp_ex(first, &init));
+	init = (struct ibv_qp_init_attr_ex){
+		.qp_type = IBV_QPT_XRC_SEND, .send_cq = a.cq, .pd = a.pd, .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+		.send_ops_flags = IBV_QP_EX_WITH_SEND, .cap = {.max_send_wr = DEPTH, .max_send_sge = 1},
+	};
+	CHECK(a.qp = ibv_create_qp_ex(first, &init));
+	connect_ends(&a, &b);
+	open.xrcd = two;
+	open.qp_num = a.qp->qp_num;
+	CHECK(!ibv_open_qp(second, &open) && errno == EINVAL);
+	open.qp_num = b.qp->qp_num;
+	CHECK((opened = ibv_open_qp(second, &open)) && opened->state == IBV_QPS_RTS);
+	CHECK(!ibv_destroy_qp(b.qp)); // the other has it open
+
+	wr.sg_list = &sge;
+	wr.qp_type.xrc.remote_srqn = numbers[0];
+	strcpy(a.buffer, "first");
+	CHECK(!ibv_post_send(a.qp, &wr, &bad));
+	CHECK(await(&a).status == IBV_WC_SUCCESS);
+	wc = await(&b);
+	CHECK(wc.status == IBV_WC_SUCCESS && wc.wr_id == 7 && wc.qp_num == opened->qp_num && !strcmp(b.buffer, "first"));
+	strcpy(a.buffer, "second");
+	CHECK(ex = ibv_qp_to_qp_ex(a.qp));
+	ex->wr_flags = IBV_SEND_SIGNALED;
+	ibv_wr_start(ex);
+	ibv_wr_send(ex);
+	ibv_wr_set_xrc_srqn(ex, numbers[1]);
+	ibv_wr_set_sge(ex, sge.lkey, sge.addr, sge.length);
+	CHECK(!ibv_wr_complete(ex));
+	CHECK(await(&a).status == IBV_WC_SUCCESS);
+	wc = await(&c);
+	CHECK(wc.status == IBV_WC_SUCCESS && wc.qp_num == opened->qp_num && !strcmp(c.buffer, "second"));
+
+	CHECK(!ibv_destroy_srq(b.srq));
+	xrc_srq(&b, private, &other);
+	wr.qp_type.xrc.remote_srqn = other;
+	CHECK(!ibv_post_send(a.qp, &wr, &bad));
+	CHECK(await(&a).status == IBV_WC_REM_INV_REQ_ERR);
+	CHECK(!ibv_get_async_event(second, &event) && event.event_type == IBV_EVENT_QP_REQ_ERR && event.element.qp == opened);
+	ibv_ack_async_event(&event);
+
+	CHECK(!ibv_close_xrcd(one) && ibv_close_xrcd(two) == EBUSY);
+	CHECK(!ibv_destroy_srq(c.srq) && ibv_close_xrcd(two) == EBUSY);
+	CHECK(!ibv_destroy_qp(opened) && !ibv_close_xrcd(two));
+	CHECK(!ibv_destroy_srq(b.srq) && !ibv_close_xrcd(private) && !ibv_destroy_qp(a.qp));
+	a.qp = old[0];
+	b.qp = old[1];
+	b.srq = basic;
+	c.srq = NULL;
+	close_end(&c, true);
+	CHECK(!ibv_close_device(second) && !fclose(file));
+	close_all(first, &a, &b);
+}
+
 static void sysfs_files(void)
 {
 	struct ibv_context *context = open_first();
@@ -2088,7 +2194,7 @@ static const struct {
 	{"fork_after_use", fork_after_use}, {"fork_before_use", fork_before_use}, {"killed", killed}, {"leak", leak}, {"limits", limits}, {"lossy", lossy},
 	{"nonblocking", nonblocking}, {"advise", advise}, {"device_memory", device_memory}, {"on_demand", on_demand}, {"on_demand_atomics", on_demand_atomics}, {"read_all", read_all}, {"reset_while_reading", reset_while_reading}, {"shared_channel", shared_channel},
 	{"sysfs_files", sysfs_files}, {"threads", threads}, {"too_many_requests", too_many_requests},
-	{"waiting_threads", waiting_threads}, {"wrong_devices", wrong_devices}, {"wrong_paths", wrong_paths},
+	{"waiting_threads", waiting_threads}, {"wrong_devices", wrong_devices}, {"wrong_paths", wrong_paths}, {"xrc", xrc},
 };
 
 // Without a name, it prints the names.

@@ -31,11 +31,13 @@ type Config struct {
 	Domain     uint32
 	Memory     *Memory
 	Send, Recv Completer
-	RecvQueue  *RecvQueue
+	RecvQueue  *RecvQueue // nil on XRC
 	SendDepth  int
 	MaxSendSGE int
 	MaxInline  int
 	SignalAll  bool
+	// XRC has the queues that requests to an XRC receive queue pair can name, by number.
+	XRC map[uint32]*XRCQueue
 	// Adaptive makes a reliable connection measure the round trip and repeat requests
 	// accordingly, instead of by QPAttr.Timeout and RetryCount.
 	Adaptive bool
@@ -72,9 +74,9 @@ type Config struct {
 type identity struct {
 	kind           verbs.QPType
 	num            uint32
-	domain         uint32
 	portMTU        verbs.MTU
 	service        wire.Service
+	reliable       bool
 	signalAll      bool
 	mayAdapt       bool // Config.Adaptive
 	silenceTimeout time.Duration
@@ -103,19 +105,23 @@ type hooks struct {
 func New(c Config) *QP {
 	q := &QP{
 		identity: identity{
-			kind: c.Type, num: c.Num, domain: c.Domain, portMTU: c.PortMTU, service: services[c.Type],
-			signalAll: c.SignalAll, mayAdapt: c.Adaptive && c.Type == verbs.RC,
+			kind: c.Type, num: c.Num, portMTU: c.PortMTU, service: services[c.Type],
+			reliable: Reliable(c.Type), signalAll: c.SignalAll, mayAdapt: c.Adaptive && Reliable(c.Type),
 			silenceTimeout: c.SilenceTimeout, attrsLimit: c.SilenceTimeout < 0,
 		},
 		bounds: bounds{window: c.Window},
 		shared: shared{memory: c.Memory, counters: c.Counters, rnrWaiters: c.RNRWaiters},
-		queues: queues{rq: c.RecvQueue, sq: newSendQueue(c.SendDepth, c.MaxSendSGE, c.MaxInline), sendCQ: c.Send, recvCQ: c.Recv},
+		queues: queues{rq: c.RecvQueue, xrc: c.XRC, domain: c.Domain, sq: newSendQueue(c.SendDepth, c.MaxSendSGE, c.MaxInline), sendCQ: c.Send, recvCQ: c.Recv},
 		hooks:  hooks{checkAH: c.CheckAH, findBind: c.Bind, guard: c.Guard, event: c.Event, revoked: c.Revoked},
 	}
 	if q.silenceTimeout <= 0 {
 		q.silenceTimeout = defaultSilenceTimeout
 	}
-	q.sends, q.receives = NewUnpolled(&q.sq.taken), NewUnpolled(&q.rq.taken)
+	if q.rq == nil {
+		q.rq = noReceives()
+	}
+	receives := NewUnpolled(&q.rq.taken)
+	q.sends, q.receives = NewUnpolled(&q.sq.taken), &receives
 	if q.revoked == nil {
 		q.revoked = func([]byte) {}
 	}
@@ -125,4 +131,14 @@ func New(c Config) *QP {
 	return q
 }
 
-var services = [...]wire.Service{verbs.RC: wire.ServiceRC, verbs.UC: wire.ServiceUC, verbs.UD: wire.ServiceUD}
+var services = [...]wire.Service{
+	verbs.RC: wire.ServiceRC, verbs.UC: wire.ServiceUC, verbs.UD: wire.ServiceUD, verbs.XRCSend: wire.ServiceXRC, verbs.XRCRecv: wire.ServiceXRC,
+}
+
+// Pairs reports whether queue pairs of these types can be connected to each other.
+func Pairs(a, b verbs.QPType) bool {
+	return services[a] == services[b] && (a == b) != (services[a] == wire.ServiceXRC)
+}
+
+// Reliable reports whether a queue pair is an end of a reliable connection.
+func Reliable(t verbs.QPType) bool { return t == verbs.RC || t == verbs.XRCSend || t == verbs.XRCRecv }

@@ -5,7 +5,6 @@ import (
 
 	"github.com/verbena-rdma/verbena/soft/internal/roce/congestion"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
-	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // congestionControl is how a queue pair reacts to congestion (annex A17.9). It may be the
@@ -137,7 +136,7 @@ func (q *QP) sendNotification(out Output, now time.Duration) {
 func (q *QP) receiveNotification(now time.Duration) {
 	handled := false
 	if q.controlled && q.receiving() {
-		if q.kind == verbs.RC && q.sending() && q.unaPSN != q.maxPSN {
+		if q.reliable && q.sending() && q.unaPSN != q.maxPSN {
 			handled = q.control.Marked(now)
 			q.applyWindow(now)
 		}

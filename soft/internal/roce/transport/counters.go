@@ -99,7 +99,7 @@ func (q *QP) OwnCounters(now time.Duration) verbs.QPCounters {
 	if !q.rq.shared {
 		c.ReceiveQueue = uint64(q.rq.Len())
 	}
-	if q.kind == verbs.RC && q.sending() {
+	if q.reliable && q.sending() {
 		c.Unacknowledged, c.Window = uint64(wire.PSNDiff(q.sendPSN, q.unaPSN)), uint64(q.congestionWindow)
 	}
 	if q.heardAt != 0 {

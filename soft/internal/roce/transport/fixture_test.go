@@ -142,6 +142,7 @@ type options struct {
 	controlled bool
 	arena      int // bytes of either region
 	shared     *RecvQueue
+	xrc        map[uint32]*XRCQueue
 	waiting    *RNRWaiters
 }
 
@@ -198,12 +199,12 @@ type end struct {
 // newEnd makes a queue pair in the state Reset.
 func newEnd(t tb, num uint32, memory *Memory, o options) *end {
 	e := &end{t: t, memory: memory, rq: o.shared}
-	if e.rq == nil {
+	if e.rq == nil && o.kind <= verbs.UD {
 		e.rq = NewRecvQueue(memory, testDomain, o.recvDepth, 4)
 	}
 	e.qp = New(Config{
 		Type: o.kind, PortMTU: o.mtu, CheckAH: e.checkAH, Bind: findTestBind, Window: o.window,
-		Num: num, Domain: testDomain, Memory: memory, Send: &e.send, Recv: &e.recv, RecvQueue: e.rq,
+		Num: num, Domain: testDomain, Memory: memory, Send: &e.send, Recv: &e.recv, RecvQueue: e.rq, XRC: o.xrc,
 		SendDepth: o.depth, MaxSendSGE: o.maxSGE, MaxInline: o.maxInline, SignalAll: o.signalAll, Adaptive: o.adaptive, SilenceTimeout: o.silence, RNRWaiters: o.waiting,
 		Counters: &e.counters,
 		Event:    func(v verbs.EventType) { e.events = append(e.events, v) },
@@ -224,6 +225,9 @@ var masks = [...][3]verbs.QPAttrMask{
 	verbs.RC: {initMask, rtrMask, rtsMask},
 	verbs.UC: {initMask, rtrMask &^ (verbs.QPAttrMaxDestReadAtomic | verbs.QPAttrMinRNRTimer), verbs.QPAttrState | verbs.QPAttrSQPSN},
 	verbs.UD: {initMask&^verbs.QPAttrAccess | verbs.QPAttrQKey, verbs.QPAttrState, verbs.QPAttrState | verbs.QPAttrSQPSN},
+
+	verbs.XRCSend: {initMask, rtrMask &^ (verbs.QPAttrMaxDestReadAtomic | verbs.QPAttrMinRNRTimer), rtsMask},
+	verbs.XRCRecv: {initMask, rtrMask, verbs.QPAttrState | verbs.QPAttrSQPSN | verbs.QPAttrTimeout},
 }
 
 // testKey is the Q_Key of both sides.

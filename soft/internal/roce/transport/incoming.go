@@ -34,10 +34,9 @@ func (q *QP) Receive(p *wire.Packet, now time.Duration) {
 	}
 	q.single[0] = p.Payload
 	q.payload, q.payloadLen, q.payloadMax = q.single[:], uint32(len(p.Payload)), q.mtu
-	switch q.kind {
-	case verbs.RC:
+	if q.reliable {
 		q.receiveReliable(p, now)
-	case verbs.UC:
+	} else if q.kind == verbs.UC {
 		q.receiveUnreliable(p)
 	}
 }
@@ -53,7 +52,7 @@ func (q *QP) Receive(p *wire.Packet, now time.Duration) {
 // still what was sent. If they were not, or cannot be read, the packet counts as lost and the
 // copied bytes as not received. ReceivePieces reports false if the pieces cannot be read.
 func (q *QP) ReceivePieces(p *wire.Packet, mtu verbs.MTU, pieces [][]byte, intact func() bool, now time.Duration) (readable bool) {
-	if q.kind != verbs.RC || p.Opcode.Service() != q.service {
+	if !q.reliable || p.Opcode.Service() != q.service {
 		q.counters.WrongService++
 		return true
 	}
@@ -69,6 +68,7 @@ func (q *QP) ReceivePieces(p *wire.Packet, mtu verbs.MTU, pieces [][]byte, intac
 }
 
 func (q *QP) receiveReliable(p *wire.Packet, now time.Duration) {
+	p.Opcode = p.Opcode.Operation() // XRC has the operations of RC
 	switch p.Opcode {
 	case wire.RCAcknowledge:
 		q.receiveAck(p, now)
@@ -98,7 +98,7 @@ func (q *QP) Plausible(p *wire.Packet, behind int32) bool {
 	if p.Opcode.Service() != q.service {
 		return false
 	}
-	switch p.Opcode {
+	switch p.Opcode.Operation() {
 	case wire.RCAcknowledge, wire.RCReadResponseFirst, wire.RCReadResponseMiddle, wire.RCReadResponseLast,
 		wire.RCReadResponseOnly, wire.RCAtomicAcknowledge:
 		return q.expectsResponse(p.PSN)

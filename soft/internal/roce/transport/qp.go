@@ -48,6 +48,9 @@ func (q *QP) Attr() verbs.QPAttr {
 
 // PostRecv posts receives to the queue pair's own receive queue.
 func (q *QP) PostRecv(wrs []verbs.RecvWR) (int, error) {
+	if q.service == wire.ServiceXRC {
+		return 0, fmt.Errorf("post receive on queue pair %#x: an XRC queue pair has no receives; post to a shared receive queue of the XRC domain: %w", q.num, verbs.ErrInvalid)
+	}
 	if q.rq.shared {
 		return 0, fmt.Errorf("post receive on queue pair %#x: it has a shared receive queue; post to that queue: %w", q.num, verbs.ErrInvalid)
 	}
@@ -95,7 +98,7 @@ func (q *QP) Transmit(out Output, now time.Duration, budget int) bool {
 		budget--
 		q.sendNotification(out, now)
 	}
-	if q.kind != verbs.RC {
+	if !q.reliable {
 		return q.sendUnreliable(out, now, budget)
 	}
 	if q.held.ahead != 0 {
@@ -163,7 +166,7 @@ func (q *QP) windowFullInMessage() bool {
 // OnlyAcknowledges reports whether the only thing to send is a positive acknowledgement of a
 // complete message.
 func (q *QP) OnlyAcknowledges() bool {
-	return q.kind == verbs.RC && q.onlyAckWaits() && !q.notify && q.sendIdx == q.sq.tail && q.probe == noProbe
+	return q.reliable && q.onlyAckWaits() && !q.notify && q.sendIdx == q.sq.tail && q.probe == noProbe
 }
 
 // onlyAckWaits reports whether the only response that waits is a positive acknowledgement of a
@@ -190,7 +193,7 @@ func (q *QP) Complete(nextPSN uint32) bool {
 
 // Deadline returns when Timeout must be called; zero means never.
 func (q *QP) Deadline() time.Duration {
-	if q.kind != verbs.RC {
+	if !q.reliable {
 		return q.paceUntil
 	}
 	at := q.ackDeadline
@@ -246,7 +249,7 @@ func (q *QP) fail() {
 	q.ackDeadline, q.rnrUntil, q.paceUntil, q.requestsWaitUntil, q.responsesWaitUntil = 0, 0, 0, 0, 0
 	q.endRNRWait()
 	q.flush()
-	if q.rq.shared {
+	if q.rq.shared && q.service != wire.ServiceXRC {
 		q.event(verbs.EventQPLastWQEReached)
 	}
 }

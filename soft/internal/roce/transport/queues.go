@@ -7,7 +7,11 @@ type queues struct {
 	recvCQ   Completer
 	sq       sendQueue
 	sends    Unpolled
-	receives Unpolled
+	receives *Unpolled
+	// domain is the protection domain. On an XRC receive queue pair, each request sets it, rq, recvCQ
+	// and receives to those of the queue in xrc that it names.
+	domain uint32
+	xrc    map[uint32]*XRCQueue
 }
 
 // dropReceives frees the queue entries of receives that have not been polled, and of the one
@@ -17,7 +21,11 @@ func (q *QP) dropReceives() {
 	if q.inReceive {
 		n = 1
 	}
-	q.receives.Drop(n)
+	if q.xrc != nil { // what has not been polled stays the shared receive queue's
+		q.rq.taken -= n
+	} else {
+		q.receives.Drop(n)
+	}
 	q.inReceive = false
 }
 

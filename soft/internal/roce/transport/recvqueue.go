@@ -56,6 +56,39 @@ func NewRecvQueue(memory *Memory, domain uint32, depth, maxSGE int) *RecvQueue {
 	return &RecvQueue{ring: NewRing[Receive](depth), depth: depth, maxSGE: max(maxSGE, 1), domain: domain, memory: memory}
 }
 
+// XRCQueue is a shared receive queue of an XRC domain, with completions of its own.
+type XRCQueue struct {
+	*RecvQueue
+	completions Completer
+	unpolled    Unpolled
+}
+
+// NewXRCQueue returns a shared receive queue whose completions go to c.
+func NewXRCQueue(q *RecvQueue, c Completer) *XRCQueue {
+	return &XRCQueue{RecvQueue: q, completions: c, unpolled: q.Unpolled()}
+}
+
+// noReceives returns the receive queue of an XRC queue pair until a request names another.
+func noReceives() *RecvQueue { return &RecvQueue{shared: true} }
+
+// takesFrom makes the queue pair take receives from the queue of its XRC domain with that number.
+// It reports false if there is none, or if a message is under way to another.
+func (q *QP) takesFrom(number uint32) bool {
+	x := q.xrc[number]
+	if x == nil || x.RecvQueue != q.rq && (q.inReceive || q.message != noMessage) {
+		return false
+	}
+	q.rq, q.recvCQ, q.receives, q.domain = x.RecvQueue, x.completions, &x.unpolled, x.domain
+	return true
+}
+
+// QueueClosed says that a queue of the XRC domain is closed. Its receive in use is dropped.
+func (q *QP) QueueClosed(x *XRCQueue) {
+	if q.rq == x.RecvQueue {
+		q.rq, q.inReceive = noReceives(), false
+	}
+}
+
 // Share marks the queue as shared; onLimit is called when the queue falls
 // below the limit set with SetLimit.
 func (q *RecvQueue) Share(onLimit func()) { q.shared, q.onLimit = true, onLimit }

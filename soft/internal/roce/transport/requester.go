@@ -210,6 +210,7 @@ func (q *QP) sendRequest(out Output, w *sendWQE, largest uint32, now time.Durati
 			last && (q.signalAll || w.wr.Flags&verbs.FlagSignaled != 0 || q.nothingFollows()) ||
 			underWay+advance >= q.congestionWindow
 	}
+	p.Opcode, p.SRQN = p.Opcode.On(q.service), w.wr.RemoteSRQN
 	if p.AckReq {
 		q.sinceAckReq = 0
 	}
@@ -347,7 +348,7 @@ func (q *QP) failRequest(status verbs.Status) {
 // after all retries, and everything else is flushed. PeerGone does nothing on an unreliable
 // connection, and only reports it after OutlivePeer if no request is outstanding.
 func (q *QP) PeerGone() {
-	if q.kind != verbs.RC {
+	if !q.reliable {
 		return
 	}
 	switch q.state {

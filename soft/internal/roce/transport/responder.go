@@ -53,6 +53,10 @@ func (q *QP) startResponder() {
 
 // receiveRequest validates and executes a request packet (IBTA 9.7.4, 9.9.3).
 func (q *QP) receiveRequest(p *wire.Packet) {
+	if q.kind == verbs.XRCSend {
+		q.counters.WrongService++
+		return
+	}
 	switch q.state {
 	case verbs.QPReadyToReceive, verbs.QPReadyToSend, verbs.QPSendQueueDrained:
 	default:
@@ -84,6 +88,10 @@ func (q *QP) receiveRequest(p *wire.Packet) {
 	}
 	q.nakSent, q.nextSeen, q.lastOutOfOrder = false, false, p.PSN
 	q.unconfirmed = 0
+	if q.kind == verbs.XRCRecv && !q.takesFrom(p.SRQN) {
+		q.refuse(wire.NakInvalidRequest)
+		return
+	}
 	switch p.Opcode {
 	case wire.RCSendFirst, wire.RCSendMiddle, wire.RCSendLast, wire.RCSendLastImm, wire.RCSendOnly, wire.RCSendOnlyImm,
 		wire.RCSendLastInvalidate, wire.RCSendOnlyInvalidate:
@@ -286,7 +294,7 @@ func (q *QP) receiveReadRequest(p *wire.Packet) {
 	if q.responsesFull() || !q.admitsRange(&p.RETH) {
 		return
 	}
-	from, ok := q.readable(p)
+	from, ok := q.readable(p, q.domain)
 	if !ok {
 		q.refuseKey(p.RETH.RKey)
 		return
@@ -295,7 +303,7 @@ func (q *QP) receiveReadRequest(p *wire.Packet) {
 	q.msn = (q.msn + 1) & wire.PSNMask
 	q.pushRead(p, from)
 	packets := q.packetsOf(p.RETH.Length)
-	q.executed.add(execution{opcode: p.Opcode, psn: p.PSN, packets: packets, rkey: p.RETH.RKey, length: p.RETH.Length, addr: p.RETH.VA})
+	q.executed.add(execution{opcode: p.Opcode, psn: p.PSN, packets: packets, rkey: p.RETH.RKey, length: p.RETH.Length, addr: p.RETH.VA, domain: q.domain})
 	q.expected = wire.PSNAdd(q.expected, packets)
 	q.noteAnswered(p.RETH.Length)
 }
@@ -318,12 +326,12 @@ func (q *QP) pushRead(p *wire.Packet, from grant) {
 	})
 }
 
-// readable checks the range that a read request names.
-func (q *QP) readable(p *wire.Packet) (grant, bool) {
+// readable checks the range that a read request names, in that protection domain.
+func (q *QP) readable(p *wire.Packet, domain uint32) (grant, bool) {
 	if p.RETH.Length == 0 {
 		return grant{}, true
 	}
-	return q.memory.grant(q, p.RETH.RKey, p.RETH.VA, p.RETH.Length, verbs.AccessRemoteRead)
+	return q.memory.grantIn(domain, q, p.RETH.RKey, p.RETH.VA, p.RETH.Length, verbs.AccessRemoteRead)
 }
 
 func (q *QP) receiveAtomicRequest(p *wire.Packet) {
@@ -578,7 +586,7 @@ func (q *QP) receiveDuplicate(p *wire.Packet) {
 		q.responses.push(response{kind: atomicWriteResponse, psn: p.PSN, msn: q.msn})
 		return
 	}
-	from, ok := q.readable(p)
+	from, ok := q.readable(p, e.domain)
 	if !ok {
 		// The memory was taken away since. A peer that has the response ignores this NAK.
 		q.responses.push(response{kind: ackResponse, psn: p.PSN, msn: q.msn, syndrome: wire.Nak(wire.NakRemoteAccess)})

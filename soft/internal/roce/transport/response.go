@@ -102,7 +102,7 @@ func (q *QP) sendResponses(out Output, now time.Duration, budget int) int {
 		switch r.kind {
 		case ackResponse:
 			p.Opcode = wire.RCAcknowledge
-			out.Send(p, nil, 0)
+			q.respond(out, p, nil, 0)
 			q.responses.pop()
 			if q.nakPending && r.psn == q.expected && r.syndrome.IsFatal() {
 				q.failAfterNak(r.syndrome.Code())
@@ -111,12 +111,12 @@ func (q *QP) sendResponses(out Output, now time.Duration, budget int) int {
 			p.Opcode = wire.RCAtomicAcknowledge
 			p.AETH.Syndrome = wire.Ack(wire.AckUnlimited)
 			p.AtomicAck = r.value
-			out.Send(p, nil, 0)
+			q.respond(out, p, nil, 0)
 			q.responses.pop()
 		case atomicWriteResponse:
 			p.Opcode = wire.RCReadResponseOnly
 			p.AETH.Syndrome = wire.Ack(wire.AckUnlimited)
-			out.Send(p, nil, 0)
+			q.respond(out, p, nil, 0)
 			q.responses.pop()
 		case readResponse:
 			if q.unconfirmed >= maxUnconfirmed {
@@ -153,7 +153,7 @@ func (q *QP) sendReadResponse(out Output, p *wire.Packet, r *response) (more boo
 	if n > 0 {
 		b, ok, unreadable := r.from.read(n, &q.bounce)
 		if !ok || unreadable != dma.NoFault {
-			sendNak(out, p, wire.NakRemoteAccess)
+			q.sendNak(out, p, wire.NakRemoteAccess)
 			if ok {
 				return false, wire.NakRemoteAccess
 			}
@@ -177,8 +177,8 @@ func (q *QP) sendReadResponse(out Output, p *wire.Packet, r *response) (more boo
 	}
 	p.AETH.Syndrome = wire.Ack(wire.AckUnlimited)
 	p.Pad = uint8(-n & 3)
-	if !out.Send(p, pieces, int(n)) {
-		sendNak(out, p, wire.NakRemoteOperation)
+	if !q.respond(out, p, pieces, int(n)) {
+		q.sendNak(out, p, wire.NakRemoteOperation)
 		return false, wire.NakRemoteOperation
 	}
 	q.unconfirmed += uint64(n)
@@ -189,11 +189,16 @@ func (q *QP) sendReadResponse(out Output, p *wire.Packet, r *response) (more boo
 	return !last, 0
 }
 
+func (q *QP) respond(out Output, p *wire.Packet, pieces [][]byte, n int) bool {
+	p.Opcode = p.Opcode.On(q.service)
+	return out.Send(p, pieces, n)
+}
+
 // sendNak sends a refusal in place of a response.
-func sendNak(out Output, p *wire.Packet, code wire.NakCode) {
+func (q *QP) sendNak(out Output, p *wire.Packet, code wire.NakCode) {
 	p.Opcode, p.Pad = wire.RCAcknowledge, 0
 	p.AETH.Syndrome = wire.Nak(code)
-	out.Send(p, nil, 0)
+	q.respond(out, p, nil, 0)
 }
 
 // execution is a read, atomic or atomic write that a responder has executed.
@@ -204,6 +209,7 @@ type execution struct {
 	rkey     uint32
 	length   uint32 // of a read or atomic write, in bytes
 	addr     uint64
+	domain   uint32 // of a read
 	original uint64 // result of an atomic
 }
 

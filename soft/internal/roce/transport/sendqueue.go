@@ -145,6 +145,9 @@ func (q *QP) postSend(wr *verbs.SendWR) error {
 	if total > MaxMessage {
 		return fmt.Errorf("message of %d bytes exceeds the limit of %d: %w", total, uint64(MaxMessage), verbs.ErrInvalid)
 	}
+	if q.kind == verbs.XRCSend && wr.RemoteSRQN > wire.PSNMask {
+		return fmt.Errorf("RemoteSRQN is %#x; numbers of shared receive queues have 24 bits: %w", wr.RemoteSRQN, verbs.ErrInvalid)
+	}
 	if q.kind == verbs.UD {
 		if err := q.checkDatagram(wr, total); err != nil {
 			return err

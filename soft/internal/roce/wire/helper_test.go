@@ -54,6 +54,9 @@ func trim(p Packet) Packet {
 	if !hasPart(hasDETH)(p.Opcode) {
 		p.DETH = DETH{}
 	}
+	if !hasPart(hasXRCETH)(p.Opcode) {
+		p.SRQN = 0
+	}
 	if !p.Opcode.HasIETH() {
 		p.InvalidateRKey = 0
 	}
@@ -96,6 +99,7 @@ func drawPacket(t *rapid.T, op Opcode) Packet {
 		AtomicAck:      u64.Draw(t, "original"),
 		DETH:           DETH{QKey: u32.Draw(t, "qkey"), SrcQP: u24.Draw(t, "srcqp")},
 		InvalidateRKey: u32.Draw(t, "invalidate"),
+		SRQN:           u24.Draw(t, "srqn"),
 		Payload:        append([]byte{}, rapid.SliceOfN(rapid.Byte(), 0, 70).Draw(t, "payload")...),
 	})
 }
@@ -111,6 +115,7 @@ func samplePacket(op Opcode) Packet {
 		AtomicAck:      0x5152535455565758,
 		DETH:           DETH{QKey: 0x80010203, SrcQP: 0x654321},
 		InvalidateRKey: 0x99aabbcc,
+		SRQN:           0x616263,
 		SRDETH:         SRDETH{Source: 0xa1a2a3a4, Target: 0xb1b2b3b4, Floor: 0xc1c2, Unsolicited: true, MTU: 5},
 		Offset:         0x00010e0f,
 		Segments:       Segments{Size: 4096, Count: 9},

@@ -19,6 +19,8 @@ const (
 	ServiceRC Service = 0x00
 	ServiceUC Service = 0x20
 	ServiceUD Service = 0x60
+	// ServiceXRC has the opcodes of RC. Each request has an XRCETH (annex A14).
+	ServiceXRC Service = 0xa0
 	// ServiceCNP has a single opcode, CNP.
 	ServiceCNP Service = 0x80
 	// ServiceSRD is defined by this project. It lies in the upper half of the range that table
@@ -116,6 +118,7 @@ const (
 const (
 	hasSRDETH = 1 << iota
 	hasDETH
+	hasXRCETH
 	hasRETH
 	hasOffset
 	hasSegments
@@ -129,7 +132,7 @@ const (
 )
 
 // opcodeParts has the name in the standard of each opcode, and what follows its base transport header.
-// Unreliable connections have the sends and writes of reliable ones.
+// Unreliable connections have the sends and writes of reliable ones, and XRC has all their operations.
 var opcodeParts = map[Opcode]struct {
 	name  string
 	parts uint16 // of the has… bits
@@ -188,7 +191,7 @@ func makeOpcodeInfos() (infos [256]opcodeInfo) {
 			part uint16
 			len  int
 		}{
-			{hasSRDETH, SRDETHLen}, {hasDETH, DETHLen}, {hasRETH, RETHLen}, {hasOffset, OffsetLen}, {hasSegments, SegmentsLen}, {hasAtomicETH, AtomicETHLen}, {hasAETH, AETHLen},
+			{hasSRDETH, SRDETHLen}, {hasDETH, DETHLen}, {hasXRCETH, XRCETHLen}, {hasRETH, RETHLen}, {hasOffset, OffsetLen}, {hasSegments, SegmentsLen}, {hasAtomicETH, AtomicETHLen}, {hasAETH, AETHLen},
 			{hasAtomicAck, AtomicAckLen}, {hasImm, ImmLen}, {hasIETH, IETHLen}, {hasReserved, reservedLen},
 		} {
 			if row.parts&ext.part != 0 {
@@ -199,6 +202,14 @@ func makeOpcodeInfos() (infos [256]opcodeInfo) {
 	}
 	for op := RCSendFirst; op <= RCWriteOnlyImm; op++ {
 		infos[op.On(ServiceUC)] = infos[op]
+	}
+	for op := RCSendFirst; op <= RCAtomicWrite; op++ {
+		info := infos[op]
+		if info.headerLen != 0 && info.parts&hasAETH == 0 && op != RCReadResponseMiddle {
+			info.parts |= hasXRCETH
+			info.headerLen += XRCETHLen
+		}
+		infos[op.On(ServiceXRC)] = info
 	}
 	return infos
 }
@@ -227,6 +238,9 @@ func (o Opcode) HasIETH() bool { return opcodeInfos[o].parts&hasIETH != 0 }
 
 // IsReadResponse reports whether the packet is a response to a read or an atomic write.
 func (o Opcode) IsReadResponse() bool {
+	if o.Service() == ServiceXRC {
+		o = o.Operation()
+	}
 	switch o {
 	case RCReadResponseFirst, RCReadResponseMiddle, RCReadResponseLast, RCReadResponseOnly, SRDReadResponse:
 		return true
@@ -245,6 +259,8 @@ func (o Opcode) String() string {
 	case !o.Known():
 	case o.Service() == ServiceUC:
 		return "UC" + strings.TrimPrefix(o.Operation().String(), "RC")
+	case o.Service() == ServiceXRC:
+		return "X" + o.Operation().String()
 	default:
 		return opcodeParts[o].name
 	}

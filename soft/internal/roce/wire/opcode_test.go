@@ -18,6 +18,12 @@ func TestOpcodeHeaderLengths(t *testing.T) {
 		0x26: 28, 0x27: 12, 0x28: 12, 0x29: 16, 0x2a: 28, 0x2b: 32,
 		0x64: 20, 0x65: 24,
 		0x81: 28, // annex A17.9.3: 16 reserved bytes
+		// Annex A14: the same as 0x00 to 0x1d, and 4 bytes more of a request.
+		0xa0: 16, 0xa1: 16, 0xa2: 16, 0xa3: 20, 0xa4: 16, 0xa5: 20,
+		0xa6: 32, 0xa7: 16, 0xa8: 16, 0xa9: 20, 0xaa: 32, 0xab: 36,
+		0xac: 32, 0xad: 16, 0xae: 12, 0xaf: 16, 0xb0: 16,
+		0xb1: 16, 0xb2: 24, 0xb3: 44, 0xb4: 44, 0xb6: 20, 0xb7: 20,
+		0xbd: 32,
 		// Our own opcodes.
 		0xe4: 32, 0xe5: 36, 0xea: 52, 0xeb: 56, 0xec: 56, 0xf0: 24, 0xf1: 24, 0xf2: 28, 0xf8: 24, 0xf9: 24,
 	}
@@ -52,6 +58,10 @@ func TestOpcodeParts(t *testing.T) {
 	} {
 		var got []Opcode
 		for i := range 256 {
+			if Opcode(i).Service() == ServiceXRC {
+				assert.Equal(t, tt.has(Opcode(i).Operation()), tt.has(Opcode(i)), Opcode(i))
+				continue
+			}
 			if tt.has(Opcode(i)) {
 				got = append(got, Opcode(i))
 			}
@@ -60,7 +70,7 @@ func TestOpcodeParts(t *testing.T) {
 	}
 	var bare []Opcode
 	for _, op := range allOpcodes() {
-		if !op.HasPayload() {
+		if !op.HasPayload() && op.Service() != ServiceXRC {
 			bare = append(bare, op)
 		}
 	}
@@ -75,6 +85,7 @@ func TestOpcodeString(t *testing.T) {
 		seen[op.String()] = true
 	}
 	assert.Equal(t, "RC RDMA WRITE Only", RCWriteOnly.String())
+	assert.Equal(t, "XRC RDMA WRITE Only", RCWriteOnly.On(ServiceXRC).String())
 	assert.Equal(t, "opcode 0x15", Opcode(0x15).String())
 	assert.Equal(t, "opcode 0x0", Opcode(0).String()[:0]+"opcode 0x0")
 }
@@ -86,6 +97,7 @@ func TestOpcodeService(t *testing.T) {
 	}{
 		{RCSendLastImm, RCSendLastImm, ServiceRC}, {RCFetchAdd, RCFetchAdd, ServiceRC},
 		{UCSendFirst, RCSendFirst, ServiceUC}, {UCWriteOnlyImm, RCWriteOnlyImm, ServiceUC},
+		{0xa4, RCSendOnly, ServiceXRC}, {0xb1, RCAcknowledge, ServiceXRC},
 		{UDSendOnly, RCSendOnly, ServiceUD}, {UDSendOnlyImm, RCSendOnlyImm, ServiceUD},
 	} {
 		assert.Equal(t, c.service, c.opcode.Service(), c.opcode)

@@ -28,6 +28,7 @@ type Packet struct {
 	Atomic         AtomicETH
 	AtomicAck      uint64 // what the memory held before the atomic operation
 	DETH           DETH
+	SRQN           uint32 // of the XRCETH: the number of an XRC shared receive queue, 24 bits
 	InvalidateRKey uint32
 	SRDETH         SRDETH
 	Offset         uint32 // of the payload in its message, or of the first byte that a read request asks for
@@ -159,6 +160,10 @@ func (p *Packet) getExtensions(parts uint16, b []byte) {
 		p.DETH.get((*[DETHLen]byte)(b))
 		b = b[DETHLen:]
 	}
+	if parts&hasXRCETH != 0 {
+		p.SRQN = binary.BigEndian.Uint32(b) & PSNMask // the upper 8 bits are reserved
+		b = b[XRCETHLen:]
+	}
 	if parts&hasRETH != 0 {
 		p.RETH.get((*[RETHLen]byte)(b))
 		b = b[RETHLen:]
@@ -201,6 +206,10 @@ func (p *Packet) putExtensions(parts uint16, b []byte) {
 	if parts&hasDETH != 0 {
 		p.DETH.put((*[DETHLen]byte)(b))
 		b = b[DETHLen:]
+	}
+	if parts&hasXRCETH != 0 {
+		binary.BigEndian.PutUint32(b, p.SRQN&PSNMask)
+		b = b[XRCETHLen:]
 	}
 	if parts&hasRETH != 0 {
 		p.RETH.put((*[RETHLen]byte)(b))

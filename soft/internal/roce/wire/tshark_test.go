@@ -112,7 +112,7 @@ func tsharkValues(p Packet, datagram []byte) map[string]string {
 		"infiniband.bth.psn":       decimal(uint64(p.PSN)),
 		"infiniband.invariant.crc": word(binary.BigEndian.Uint32(datagram[len(datagram)-ICRCLen:])),
 	}
-	if hasPart(hasSRDETH)(p.Opcode) || p.Opcode == CNP { // the dissector stops behind the base header
+	if hasPart(hasSRDETH)(p.Opcode) || p.Opcode == CNP || p.Opcode.Service() == ServiceXRC { // the dissector stops behind the base header
 		delete(want, "infiniband.invariant.crc")
 		return want
 	}
