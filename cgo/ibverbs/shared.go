@@ -30,6 +30,9 @@ func (p *protectionDomain) CreateSRQ(init verbs.SRQInit) (verbs.SRQ, error) {
 	if d.attr.MaxSRQ == 0 {
 		return nil, fmt.Errorf("%s: device %s has no shared receive queues: %w", op, d.info.Name, verbs.ErrNotSupported)
 	}
+	if init.XRCDomain != nil {
+		return nil, fmt.Errorf("%s: device %s: XRC is on software devices only: %w", op, d.info.Name, verbs.ErrNotSupported)
+	}
 	if init.MaxWR < 1 || init.MaxWR > d.attr.MaxSRQWR {
 		return nil, fmt.Errorf("%s: %d receives; give 1 to %d: %w", op, init.MaxWR, d.attr.MaxSRQWR, verbs.ErrLimit)
 	}
