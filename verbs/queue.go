@@ -188,9 +188,7 @@ type QPInit struct {
 	//
 	// False: Timeout and RetryCount apply, as in IBTA 9.7.6.1.3 and 9.7.5.1.3.
 	AdaptiveRetransmission bool
-	// SilenceTimeout is for devices that adapt: see AdaptiveRetransmission. Zero: 4 s. Negative: as
-	// long as all repetitions by Timeout and RetryCount would take; if either is zero, the queue
-	// pair does not adapt.
+	// SilenceTimeout is for devices that adapt: see AdaptiveRetransmission. Zero: 4 s.
 	SilenceTimeout time.Duration
 	XRCDomain      XRCDomain // for XRCRecv
 	// UnsolicitedWriteRecv makes a write with immediate that comes to an SRD queue pair

@@ -67,8 +67,9 @@ type CQ interface {
 // QP is a queue pair.
 type QP interface {
 	verbs.QP
-	// OutlivePeer makes an RC queue pair behave as on adapters when the process of its peer ends:
-	// it stays in its state, unless a request is outstanding. Otherwise it enters the error
-	// state. EventPeerGone comes in either case.
-	OutlivePeer()
+	// ActAsAdapter makes an RC or XRC queue pair do what programs know from adapters. When the
+	// process of its peer ends, it stays in its state, unless a request is outstanding. A request
+	// fails only after the time that all repetitions by Timeout and RetryCount take. It is called
+	// before the queue pair is ready to send.
+	ActAsAdapter()
 }

@@ -106,6 +106,7 @@ func vd_cm_create(c unsafe.Pointer, space, qpType C.int, handle *C.uint32_t) C.i
 		kind = verbs.UD
 	case C.RDMA_PS_IB:
 		kind, ok = services[C.enum_ibv_qp_type(qpType)]
+		ok = ok && (kind == verbs.RC || kind == verbs.UC || kind == verbs.UD)
 	default:
 		ok = false
 	}

@@ -151,8 +151,6 @@ func vd_create_qp(pd C.uint32_t, qp unsafe.Pointer, from *C.struct_vd_queue_pair
 		MaxSendWR: int(from.cap.max_send_wr), MaxRecvWR: int(from.cap.max_recv_wr),
 		MaxSendSGE: int(from.cap.max_send_sge), MaxRecvSGE: int(from.cap.max_recv_sge),
 		MaxInline: int(from.cap.max_inline_data), SignalAll: from.signal_all != 0,
-		// Adapters that adapt, too, keep to the program's time-out only when they give up.
-		AdaptiveRetransmission: true, SilenceTimeout: -1,
 	}
 	if from.srq != 0 {
 		srq := sharedReceiveQueues.get(uint32(from.srq))
@@ -165,7 +163,7 @@ func vd_create_qp(pd C.uint32_t, qp unsafe.Pointer, from *C.struct_vd_queue_pair
 	if err != nil {
 		return errnoOf(err)
 	}
-	v.(cverbs.QP).OutlivePeer()
+	v.(cverbs.QP).ActAsAdapter()
 	q := &queuePair{QP: v, context: p.context, c: qp, received: recvCQ, sends: sends{service: service, maxSGE: p.context.device.attr.MaxSGE}, receives: receives{maxSGE: p.context.device.attr.MaxSGE}}
 	return registerQP(q, made)
 }

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"unsafe"
 
+	"github.com/verbena-rdma/verbena/internal/cverbs"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -156,7 +157,11 @@ func vd_open_xrc_qp(xrcd C.uint32_t, qp unsafe.Pointer, number C.uint32_t, made 
 	var create func() (verbs.QP, error)
 	if number == 0 {
 		create = func() (verbs.QP, error) {
-			return x.context.device.DefaultPD().CreateQP(verbs.QPInit{Type: verbs.XRCRecv, XRCDomain: x.XRCDomain})
+			v, err := x.context.device.DefaultPD().CreateQP(verbs.QPInit{Type: verbs.XRCRecv, XRCDomain: x.XRCDomain})
+			if err == nil {
+				v.(cverbs.QP).ActAsAdapter()
+			}
+			return v, err
 		}
 	}
 	p, err := x.open(uint32(number), create)

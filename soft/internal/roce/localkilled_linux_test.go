@@ -204,7 +204,7 @@ func (s *side) peerGone() <-chan uint32 {
 func TestLocalPeerKilledOutlived(t *testing.T) {
 	for _, busy := range []bool{false, true} {
 		x := openSide(t, Config{}, victimMemory)
-		x.qp.(cverbs.QP).OutlivePeer()
+		x.qp.(cverbs.QP).ActAsAdapter()
 		v := startVictim(x, "idle")
 		x.recv(100, x.sge(0, 8))
 		if busy {

@@ -248,10 +248,10 @@ func (q *queuePair) ExpectKey(rkey uint32) error {
 	return nil
 }
 
-// OutlivePeer implements cverbs.QP.
-func (q *queuePair) OutlivePeer() {
+// ActAsAdapter implements cverbs.QP.
+func (q *queuePair) ActAsAdapter() {
 	defer q.lock().mu.Unlock()
-	q.transport.OutlivePeer()
+	q.transport.ActAsAdapter()
 }
 
 // ModifiesPromptly tells package rdma that Modify does not wait.

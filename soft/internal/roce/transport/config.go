@@ -42,7 +42,7 @@ type Config struct {
 	// accordingly, instead of by QPAttr.Timeout and RetryCount.
 	Adaptive bool
 	// SilenceTimeout is how long the peer may be silent before the oldest request fails. Zero:
-	// defaultSilenceTimeout. Negative: as long as QPAttr.Timeout and RetryCount allow.
+	// defaultSilenceTimeout.
 	SilenceTimeout time.Duration
 	// Window is how many bytes may be under way at a time, until SetWindow.
 	Window int
@@ -80,9 +80,7 @@ type identity struct {
 	signalAll      bool
 	mayAdapt       bool // Config.Adaptive
 	silenceTimeout time.Duration
-	attrsLimit     bool // QPAttr.Timeout and RetryCount say how long the peer may be silent
-	// outlivesPeer: PeerGone changes no state while no request is outstanding.
-	outlivesPeer bool
+	asAdapter      bool // ActAsAdapter was called
 }
 
 // shared is what a queue pair shares with the others of its device, or of its lock.
@@ -107,7 +105,7 @@ func New(c Config) *QP {
 		identity: identity{
 			kind: c.Type, num: c.Num, portMTU: c.PortMTU, service: services[c.Type],
 			reliable: Reliable(c.Type), signalAll: c.SignalAll, mayAdapt: c.Adaptive && Reliable(c.Type),
-			silenceTimeout: c.SilenceTimeout, attrsLimit: c.SilenceTimeout < 0,
+			silenceTimeout: c.SilenceTimeout,
 		},
 		bounds: bounds{window: c.Window},
 		shared: shared{memory: c.Memory, counters: c.Counters, rnrWaiters: c.RNRWaiters},

@@ -138,6 +138,7 @@ type options struct {
 	signalAll bool
 	adaptive  bool
 	silence   time.Duration
+	asAdapter bool
 	// controlled: there is congestion control, until the queue pair is reset.
 	controlled bool
 	arena      int // bytes of either region
@@ -209,6 +210,9 @@ func newEnd(t tb, num uint32, memory *Memory, o options) *end {
 		Counters: &e.counters,
 		Event:    func(v verbs.EventType) { e.events = append(e.events, v) },
 	})
+	if o.asAdapter {
+		e.qp.ActAsAdapter()
+	}
 	e.qp.SetWindow(o.window)
 	e.qp.SetCongestionControl(o.controlled)
 	return e

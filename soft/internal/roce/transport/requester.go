@@ -63,7 +63,7 @@ func (q *QP) startRequester() {
 	q.progressed()
 	q.adaptive = adaptive{}
 	q.adapts = q.mayAdapt && !q.lossless
-	if q.attrsLimit {
+	if q.asAdapter {
 		q.adapts = q.adapts && q.ackTimeout != 0 && q.attr.RetryCount != 0
 	}
 	q.credit = q.window
@@ -346,7 +346,7 @@ func (q *QP) failRequest(status verbs.Status) {
 // PeerGone says that the peer's queue pair is gone for good. That can be known only if both
 // are on the same machine. The oldest request fails with StatusRetryExceeded, as it would
 // after all retries, and everything else is flushed. PeerGone does nothing on an unreliable
-// connection, and only reports it after OutlivePeer if no request is outstanding.
+// connection, and only reports it after ActAsAdapter if no request is outstanding.
 func (q *QP) PeerGone() {
 	if !q.reliable {
 		return
@@ -360,14 +360,16 @@ func (q *QP) PeerGone() {
 	switch {
 	case q.sq.head != q.sq.tail:
 		q.retryExceeded()
-	case !q.outlivesPeer:
+	case !q.asAdapter:
 		q.fail()
 	}
 }
 
-// OutlivePeer makes the queue pair stay in its state when PeerGone is called while no request is
-// outstanding.
-func (q *QP) OutlivePeer() { q.outlivesPeer = true }
+// ActAsAdapter makes a reliable queue pair do what programs know from adapters. It adapts to its path,
+// but a request fails only after the time that all repetitions by QPAttr.Timeout and RetryCount
+// would take; with either at zero, it does not adapt. It stays in its state when PeerGone is called
+// while no request is outstanding.
+func (q *QP) ActAsAdapter() { q.asAdapter, q.mayAdapt = true, q.reliable }
 
 // responseEnds holds the end of each read and atomic request packet under way: the sequence number
 // after its last response. A request packet that asks again must not ask for more than an

@@ -115,16 +115,16 @@ func (q *QP) timedOut() bool {
 	switch {
 	case a.stuck >= max(stuckTimeout, q.silenceLimit()):
 		return true
-	case a.unreachable && a.unreachableRepeated >= minRepetitions && a.silent-a.silentAtReport >= unreachableTimeout:
+	case !q.asAdapter && a.unreachable && a.unreachableRepeated >= minRepetitions && a.silent-a.silentAtReport >= unreachableTimeout:
 		return true
 	}
 	return a.silent >= q.silenceLimit() && a.repeated >= minRepetitions
 }
 
-// silenceLimit returns how long the peer may be silent: with attrsLimit, the sum of the fixed
-// time-outs.
+// silenceLimit returns how long the peer may be silent: of one that acts as an adapter, the
+// sum of the fixed time-outs.
 func (q *QP) silenceLimit() time.Duration {
-	if !q.attrsLimit {
+	if !q.asAdapter {
 		return q.silenceTimeout
 	}
 	return q.ackTimeout * time.Duration(4*int(q.attr.RetryCount)-1) // 1 + 2 + 4 + 4 …
