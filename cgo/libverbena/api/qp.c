@@ -224,12 +224,12 @@ VB_EXPORT int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask
 	struct vb_qp *q = qp_of(qp);
 	int error = vb_ready();
 
-	(void)mask; // all attributes are returned
 	if (!error)
-		error = vb.query_qp(qp->handle, attr);
+		error = vb.query_qp(qp->handle, attr); // all attributes
 	if (error)
 		return error;
-	qp->state = attr->qp_state;
+	if (mask & IBV_QP_STATE)
+		qp->state = attr->qp_state;
 	attr->cap = q->cap;
 	*init = (struct ibv_qp_init_attr){
 		.qp_context = qp->qp_context, .send_cq = qp->send_cq, .recv_cq = qp->recv_cq, .srq = qp->srq,

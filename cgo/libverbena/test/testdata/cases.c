@@ -927,6 +927,30 @@ static void failed_opcodes(void)
 	CHECK(!ibv_close_device(context));
 }
 
+// The state in a program's own structure changes only when it asks for it: UCX relies on that.
+static void query_state(void)
+{
+	struct ibv_context *context = open_first();
+	struct end a = open_end(context, NULL, false), b = open_end(context, NULL, false);
+	struct ibv_sge sge = sge_of(&a, 8);
+	struct ibv_send_wr *bad, wrong = {
+		.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .wr.rdma = {.remote_addr = (uintptr_t)b.buffer, .rkey = b.mr->rkey + 1},
+	};
+	struct ibv_qp_attr attr;
+	struct ibv_qp_init_attr init;
+
+	connect_ends(&a, &b);
+	CHECK(!ibv_post_send(a.qp, &wrong, &bad));
+	CHECK(await(&a).status == IBV_WC_REM_ACCESS_ERR);
+	CHECK(!ibv_query_qp(a.qp, &attr, IBV_QP_AV | IBV_QP_DEST_QPN, &init));
+	CHECK(attr.dest_qp_num == b.qp->qp_num && a.qp->state == IBV_QPS_RTS);
+	CHECK(!ibv_query_qp(a.qp, &attr, IBV_QP_STATE, &init));
+	CHECK(attr.qp_state == IBV_QPS_ERR && a.qp->state == IBV_QPS_ERR);
+	close_end(&a, true);
+	close_end(&b, true);
+	CHECK(!ibv_close_device(context));
+}
+
 // worker makes and closes connections, in its own context.
 static void *worker(void *context)
 {
@@ -2192,7 +2216,7 @@ static const struct {
 	{"exit_in_handler", exit_in_handler}, {"failed_opcodes", failed_opcodes}, {"fork_with_events", fork_with_events}, {"inline_nothing", inline_nothing},
 	{"interrupted_waits", interrupted_waits}, {"leak_in_group", leak_in_group}, {"signal_handlers", signal_handlers}, {"stale_handle", stale_handle},
 	{"fork_after_use", fork_after_use}, {"fork_before_use", fork_before_use}, {"killed", killed}, {"leak", leak}, {"limits", limits}, {"lossy", lossy},
-	{"nonblocking", nonblocking}, {"advise", advise}, {"device_memory", device_memory}, {"on_demand", on_demand}, {"on_demand_atomics", on_demand_atomics}, {"read_all", read_all}, {"reset_while_reading", reset_while_reading}, {"shared_channel", shared_channel},
+	{"nonblocking", nonblocking}, {"advise", advise}, {"device_memory", device_memory}, {"on_demand", on_demand}, {"on_demand_atomics", on_demand_atomics}, {"query_state", query_state}, {"read_all", read_all}, {"reset_while_reading", reset_while_reading}, {"shared_channel", shared_channel},
 	{"sysfs_files", sysfs_files}, {"threads", threads}, {"too_many_requests", too_many_requests},
 	{"waiting_threads", waiting_threads}, {"wrong_devices", wrong_devices}, {"wrong_paths", wrong_paths}, {"xrc", xrc},
 };
