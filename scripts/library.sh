@@ -28,7 +28,7 @@ sources=cgo/libverbena/api
 CGO_ENABLED=1 "$go" build -tags verbs -ldflags=-X=runtime.godebugDefault=asyncpreemptoff=1 "${goflags[@]}" -buildmode=c-shared -o "$folder/libverbena-device.so" ./cgo/libverbena/device
 rm -f "$folder/libverbena-device.h"
 # verbena run adds these folders to LD_LIBRARY_PATH.
-for name in libibverbs librdmacm; do
+for name in libibverbs librdmacm libefa; do
 	mkdir -p "$folder/verbena-lib/$name"
 	for file in $name.so $name.so.1; do
 		ln -sfn ../../libverbena.so "$folder/verbena-lib/$name/$file"

@@ -23,8 +23,8 @@
 // later, and how many bytes arrive in a second), srd_seed (of the packet order of SRD),
 // capture (a file that receives all packets in the pcap format), shards (how many engines can
 // work without waiting for each other), spin (how long the device's goroutines look for
-// packets before they sleep), and congestion (congestion control, with "on"). These can be set
-// to "off": local (shared memory with devices of this machine), and segmentation, coalescing
+// packets before they sleep), and, with "on", congestion (congestion control) and efa (the device
+// looks like an EFA). These can be set to "off": local (shared memory with devices of this machine), and segmentation, coalescing
 // and batch (offloads of the kernel).
 //
 // # Transport services

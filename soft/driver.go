@@ -77,6 +77,7 @@ func (v Driver) Open(name string) (verbs.Device, error) {
 type Description struct {
 	Interface string // the network interface behind it
 	GUID      uint64 // node GUID, host byte order
+	EFA       bool   // Config.EFA
 	// GIDs is the GID table if no other device has its addresses and ports.
 	GIDs []verbs.GIDEntry
 	// Counters are those of the device when it has just been opened.
@@ -99,7 +100,7 @@ func (Driver) Describe(name string) (Description, error) {
 	if err != nil {
 		return Description{}, err
 	}
-	d := Description{Interface: i.Name, GUID: i.guid(), Counters: roce.ZeroCounters()}
+	d := Description{Interface: i.Name, GUID: i.guid(), EFA: cfg.EFA, Counters: roce.ZeroCounters()}
 	addresses := []netip.AddrPort{cfg.Address}
 	if !cfg.Address.IsValid() {
 		addresses = i.defaultAddresses()
@@ -172,7 +173,7 @@ func parseOptions(query string) (cfg Config, capture string, err error) {
 	if err != nil {
 		return cfg, "", fmt.Errorf("options %q: %w: %w", query, err, verbs.ErrInvalid)
 	}
-	noCongestionControl := true
+	noCongestionControl, noEFA := true, true
 	options := map[string]func(value string) error{
 		"loss":         option(&cfg.Faults.Loss, probability, "is not a probability from 0 to 1"),
 		"duplicate":    option(&cfg.Faults.Duplicate, probability, "is not a probability from 0 to 1"),
@@ -188,6 +189,7 @@ func parseOptions(query string) (cfg Config, capture string, err error) {
 		"coalescing":   option(&cfg.DisableCoalescing, off, "is neither on nor off"),
 		"batch":        option(&cfg.DisableBatch, off, "is neither on nor off"),
 		"congestion":   option(&noCongestionControl, off, "is neither on nor off"),
+		"efa":          option(&noEFA, off, "is neither on nor off"),
 		"local":        option(&cfg.DisableLocal, off, "is neither on nor off"),
 		"shards":       option(&cfg.MaxShards, positive, "is not a positive number"),
 		"spin":         option(&cfg.Spin, spin, "is neither off nor a duration such as 50us"),
@@ -202,7 +204,7 @@ func parseOptions(query string) (cfg Config, capture string, err error) {
 			return cfg, "", fmt.Errorf("option %q: %w: %w", name, err, verbs.ErrInvalid)
 		}
 	}
-	cfg.CongestionControl = !noCongestionControl
+	cfg.CongestionControl, cfg.EFA = !noCongestionControl, !noEFA
 	return cfg, capture, nil
 }
 

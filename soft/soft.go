@@ -24,6 +24,9 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
+// EFAVendorID is the vendor ID of devices that were opened with Config.EFA.
+const EFAVendorID = roce.EFAVendorID
+
 // Config configures a software device. Set at most one of Interface and Address; with neither,
 // the device is on the loopback interface.
 type Config struct {
@@ -36,6 +39,10 @@ type Config struct {
 	// SRDSeed is the seed of the message order on SRD queue pairs. Zero is a seed like any
 	// other.
 	SRDSeed uint64
+
+	// EFA makes the device look like one of Amazon's EFA: the vendor ID is EFAVendorID, and UD and
+	// SRD are the only transport services. Programs that have code for EFA then use it.
+	EFA bool
 
 	// Faults are applied to the packets that arrive. The zero value means none.
 	Faults Faults
@@ -219,7 +226,7 @@ func (cfg Config) roce(name string, i networkInterface, addresses ...netip.AddrP
 		Name: name, NodeGUID: i.guid(), Interface: i.Name, Addresses: addresses, Broadcasts: i.broadcasts, InterfaceMTU: i.MTU,
 		DisableSegmentation: cfg.DisableSegmentation, DisableCoalescing: cfg.DisableCoalescing,
 		DisableBatch: cfg.DisableBatch, DisableLocal: cfg.DisableLocal, CongestionControl: cfg.CongestionControl,
-		MaxShards: cfg.MaxShards, Spin: cfg.Spin, SRDSeed: cfg.SRDSeed, Faults: cfg.Faults, Capture: cfg.Capture, Log: cfg.Log,
+		MaxShards: cfg.MaxShards, Spin: cfg.Spin, SRDSeed: cfg.SRDSeed, EFA: cfg.EFA, Faults: cfg.Faults, Capture: cfg.Capture, Log: cfg.Log,
 	}
 }
 

@@ -178,7 +178,7 @@ func TestDescribe(t *testing.T) {
 
 	list, err := Driver{}.Devices()
 	require.NoError(t, err)
-	for _, name := range []string{"soft-127.77.0.1", list[0].Name} {
+	for _, name := range []string{"soft-127.77.0.1", list[0].Name, "soft-127.77.0.1?efa=on"} {
 		described, err := Driver{}.Describe(name)
 		require.NoError(t, err)
 		d, err := Driver{}.Open(name)
@@ -186,6 +186,8 @@ func TestDescribe(t *testing.T) {
 		attr, err := d.Query()
 		require.NoError(t, err)
 		assert.Equal(t, attr.NodeGUID, described.GUID)
+		assert.Equal(t, attr.VendorID == EFAVendorID, described.EFA)
+		assert.Equal(t, strings.HasSuffix(name, "efa=on"), described.EFA)
 		gids, err := d.GIDs(1)
 		require.NoError(t, err)
 		require.Len(t, described.GIDs, len(gids))

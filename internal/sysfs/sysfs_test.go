@@ -96,6 +96,27 @@ func TestTree(t *testing.T) {
 	assert.Empty(t, left)
 }
 
+// libfabric and UCX recognise an EFA by these files.
+func TestEFA(t *testing.T) {
+	here(t)
+	d := testDevice()
+	d.EFA = true
+	tree, err := Make([]Device{d})
+	require.NoError(t, err)
+	own := filepath.Join(tree.Path(), "class/infiniband/soft_eth0")
+	for name, want := range map[string]string{"node_type": "7: unspecified", "device/vendor": "0x1d0f", "device/device": "0xefa1"} {
+		text, err := os.ReadFile(filepath.Join(own, name))
+		require.NoError(t, err)
+		assert.Equal(t, want+"\n", string(text), name)
+	}
+	for name, want := range map[string]string{"device": "0000:00:03.0", "device/driver": "efa"} {
+		path, err := filepath.EvalSymlinks(filepath.Join(own, name))
+		require.NoError(t, err)
+		assert.Equal(t, want, filepath.Base(path))
+	}
+	require.NoError(t, tree.Remove())
+}
+
 // Only devices whose names differ in more than dashes lose these.
 func TestNames(t *testing.T) {
 	list := []verbs.DeviceInfo{{Name: "soft-a-b"}, {Name: "soft-a_b"}, {Name: "soft-c-d"}}

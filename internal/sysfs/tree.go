@@ -36,6 +36,7 @@ type Device struct {
 type Description struct {
 	Interface string
 	GUID      uint64 // host byte order
+	EFA       bool
 	GIDs      []verbs.GIDEntry
 	Counters  []verbs.Counter
 }
@@ -101,7 +102,12 @@ const (
 // Write writes the files of a device, or writes them again.
 func (t *Tree) Write(d *Device) error {
 	w := writer{root: t.path}
-	own, uverbs, parent := devices+"/"+d.Name, fmt.Sprint(verbsDev, "/uverbs", d.Number), parents+"/"+d.Name
+	own, uverbs := devices+"/"+d.Name, fmt.Sprint(verbsDev, "/uverbs", d.Number)
+	parentName := d.Name
+	if d.EFA {
+		parentName = fmt.Sprintf("0000:00:%02x.0", d.Number) // libfabric requires a PCI address
+	}
+	parent := parents + "/" + parentName
 	w.link("../../"+own, "class/infiniband/"+d.Name)
 	w.file("class/infiniband_verbs/abi_version", "6")
 	w.link("../../"+uverbs, fmt.Sprint("class/infiniband_verbs/uverbs", d.Number))
@@ -109,7 +115,7 @@ func (t *Tree) Write(d *Device) error {
 	w.file(uverbs+"/ibdev", d.Name)
 	w.file(uverbs+"/abi_version", "1")
 	w.link("../../../../class/infiniband_verbs", uverbs+"/subsystem")
-	w.link("../../verbena/"+d.Name, uverbs+"/device")
+	w.link("../../verbena/"+parentName, uverbs+"/device")
 
 	// Adapters have a parent, by which programs find their network interface and NUMA node.
 	w.file(parent+"/numa_node", "-1")
@@ -121,7 +127,7 @@ func (t *Tree) Write(d *Device) error {
 	}
 
 	guid := groups(fmt.Sprintf("%016x", d.GUID))
-	w.file(own+"/node_type", "1: CA")
+	w.identity(own, parent, d.EFA)
 	w.file(own+"/node_guid", guid)
 	w.file(own+"/sys_image_guid", guid)
 	w.file(own+"/node_desc", d.Name)
@@ -129,7 +135,7 @@ func (t *Tree) Write(d *Device) error {
 	w.file(own+"/parent", d.Interface)
 	w.file(own+"/uevent", "NAME="+d.Name)
 	w.link("../../../../class/infiniband", own+"/subsystem")
-	w.link("../../verbena/"+d.Name, own+"/device")
+	w.link("../../verbena/"+parentName, own+"/device")
 
 	port := own + "/ports/1/"
 	w.file(port+"state", "4: ACTIVE")
@@ -145,6 +151,19 @@ func (t *Tree) Write(d *Device) error {
 	w.gids(port, d.GIDs)
 	w.counters(port, d.Counters)
 	return w.err
+}
+
+// identity writes the files by which programs recognise an EFA.
+func (w *writer) identity(own, parent string, efa bool) {
+	if !efa {
+		w.file(own+"/node_type", "1: CA")
+		return
+	}
+	w.file(own+"/node_type", "7: unspecified")
+	w.file(parent+"/vendor", "0x1d0f")
+	w.file(parent+"/device", "0xefa1")
+	w.file(parents+"/drivers/efa/uevent", "")
+	w.link("../drivers/efa", parent+"/driver")
 }
 
 // WriteCounters writes the counters of a device again.

@@ -27,8 +27,8 @@ static struct vb_device *find_device(const struct vd_device_info *info)
 	device = calloc(1, sizeof *device);
 	if (!device)
 		return NULL;
-	device->base.node_type = IBV_NODE_CA;
-	device->base.transport_type = IBV_TRANSPORT_IB;
+	device->base.node_type = info->is_efa ? IBV_NODE_UNSPECIFIED : IBV_NODE_CA;
+	device->base.transport_type = info->is_efa ? IBV_TRANSPORT_UNSPECIFIED : IBV_TRANSPORT_IB;
 	device->guid = info->guid;
 	memcpy(device->base.name, info->name, sizeof device->base.name);
 	snprintf(device->base.dev_name, sizeof device->base.dev_name, "uverbs%d", device_count++);

@@ -227,7 +227,7 @@ static void show(struct vb_cq *q)
 static int fill(struct vb_cq *q)
 {
 	if (!q->count) {
-		int n = vb.poll_cq(q->base.handle, VB_POLL_BATCH, q->wcs, q->times);
+		int n = vb.poll_cq(q->base.handle, VB_POLL_BATCH, q->wcs, q->extras);
 
 		if (n <= 0)
 			return n ? -n : ENOENT;
@@ -273,13 +273,13 @@ static int next_poll(struct ibv_cq_ex *cq)
 	}
 	// If there is no other, the last one stays, for end_poll.
 	struct ibv_wc last = q->wcs[q->first];
-	struct vd_times times = q->times[q->first];
+	struct vd_extra extra = q->extras[q->first];
 
 	q->count = 0;
 	error = fill(q);
 	if (error) {
 		q->wcs[0] = last;
-		q->times[0] = times;
+		q->extras[0] = extra;
 		q->first = 0;
 		q->count = 1;
 	}
@@ -307,7 +307,7 @@ void vb_discard_completions(struct ibv_cq *cq, uint32_t qp_num)
 	for (int i = kept; i < q->first + q->count; i++)
 		if (q->wcs[i].qp_num != qp_num) {
 			q->wcs[kept] = q->wcs[i];
-			q->times[kept++] = q->times[i];
+			q->extras[kept++] = q->extras[i];
 		}
 	q->count = kept - q->first;
 	pthread_mutex_unlock(&q->lock);
@@ -333,12 +333,12 @@ static uint8_t read_dlid_path_bits(struct ibv_cq_ex *cq) { return current(cq)->d
 
 static uint64_t read_completion_ts(struct ibv_cq_ex *cq)
 {
-	return extended(cq)->times[extended(cq)->first].ticks;
+	return extended(cq)->extras[extended(cq)->first].ticks;
 }
 
 static uint64_t read_completion_wallclock_ns(struct ibv_cq_ex *cq)
 {
-	return extended(cq)->times[extended(cq)->first].wall_clock;
+	return extended(cq)->extras[extended(cq)->first].wall_clock;
 }
 
 #define SUPPORTED_WC_FLAGS \

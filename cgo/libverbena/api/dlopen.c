@@ -1,6 +1,6 @@
 // Programs that load libibverbs or librdmacm themselves, as NCCL and Python's ctypes do. A preloaded
 // library does not change what dlopen returns, and the functions of the system's library know no
-// software device. So dlopen returns this library for those two, whatever their folder is.
+// software device. So dlopen returns this library for those two and libefa, whatever their folder is.
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -19,12 +19,12 @@ static bool is_library(const char *path, const char *library)
 	return strncmp(name, library, length) == 0 && (name[length] == 0 || name[length] == '.');
 }
 
-// replaced returns this library's path for those of libibverbs and librdmacm.
+// replaced returns this library's path for those of the libraries that it replaces.
 static __attribute__((noinline)) const char *replaced(const char *path)
 {
 	Dl_info own;
 
-	if (path && (is_library(path, "libibverbs.so") || is_library(path, "librdmacm.so")) && dladdr(&vb_state, &own))
+	if (path && (is_library(path, "libibverbs.so") || is_library(path, "librdmacm.so") || is_library(path, "libefa.so")) && dladdr(&vb_state, &own))
 		return own.dli_fname;
 	return path;
 }

@@ -52,6 +52,14 @@ REFUSED(int, ibv_read_err_comp_cntr, refuse);
 REFUSED(int, ibv_set_comp_cntr, refuse);
 REFUSED(int, ibv_set_err_comp_cntr, refuse);
 
+// What an EFA can do that software devices cannot: programs that build its requests in its memory.
+REFUSED(void *, efadv_create_comp_cntr, refuse_object);
+REFUSED(int, efadv_get_max_rq_depth, refuse_call);
+REFUSED(int, efadv_get_max_sq_depth, refuse_call);
+REFUSED(void *, efadv_qp_from_ibv_qp_ex, refuse_object);
+REFUSED(int, efadv_query_cq, refuse);
+REFUSED(int, efadv_query_qp_wqs, refuse);
+
 REFUSED(int, rdma_query_addrinfo, refuse_call);
 REFUSED(int, rdma_resolve_addrinfo, refuse_call);
 REFUSED(int, rdma_write_cm_event, refuse_call);

@@ -113,11 +113,15 @@ int vb_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_rec
 // without asking for room, since drivers give what their requests have anyway.
 #define LEAST_INLINE 64
 
-static struct vb_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
+// SRD_INLINE is the same for SRD, which cannot have more.
+#define SRD_INLINE 32
+
+struct vb_qp *vb_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr, bool unsolicited)
 {
+	const uint32_t least = attr->qp_type == IBV_QPT_DRIVER ? SRD_INLINE : LEAST_INLINE;
 	struct vb_qp *q;
 	struct vd_new_object made;
-	struct vd_queue_pair_init init = {.type = attr->qp_type, .signal_all = attr->sq_sig_all};
+	struct vd_queue_pair_init init = {.type = attr->qp_type, .signal_all = attr->sq_sig_all, .unsolicited = unsolicited};
 	int error = vb_ready();
 
 	if (!error && (!attr->send_cq || !attr->recv_cq && attr->qp_type != IBV_QPT_XRC_SEND))
@@ -127,8 +131,8 @@ static struct vb_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 	q = calloc(1, sizeof *q);
 	if (!q)
 		return vb_fail(ENOMEM);
-	if (attr->cap.max_inline_data < LEAST_INLINE)
-		attr->cap.max_inline_data = LEAST_INLINE;
+	if (attr->cap.max_inline_data < least)
+		attr->cap.max_inline_data = least;
 	init.cap = attr->cap;
 	init.send_cq = attr->send_cq->handle;
 	init.recv_cq = (attr->recv_cq ? attr->recv_cq : attr->send_cq)->handle;
@@ -159,7 +163,9 @@ static struct vb_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 
 VB_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 {
-	struct vb_qp *q = create(pd, attr);
+	if (attr->qp_type == IBV_QPT_DRIVER)
+		return vb_fail(EOPNOTSUPP); // those of libefa make it
+	struct vb_qp *q = vb_create_qp(pd, attr, false);
 
 	return q ? &q->base : NULL;
 }
@@ -177,7 +183,7 @@ struct ibv_qp *vb_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_a
 	int error;
 
 	(void)context;
-	if (attr->comp_mask & ~known || attr->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS && attr->create_flags)
+	if (attr->qp_type == IBV_QPT_DRIVER || attr->comp_mask & ~known || attr->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS && attr->create_flags)
 		return vb_fail(EOPNOTSUPP);
 	if (attr->qp_type == IBV_QPT_XRC_RECV)
 		return vb_create_xrc_recv(attr);
@@ -186,7 +192,7 @@ struct ibv_qp *vb_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_a
 	if (attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS && attr->send_ops_flags & ~(uint64_t)SUPPORTED_SEND_OPS)
 		return vb_fail(EOPNOTSUPP);
 	// The members up to comp_mask are those of ibv_qp_init_attr.
-	q = create(attr->pd, (struct ibv_qp_init_attr *)attr);
+	q = vb_create_qp(attr->pd, (struct ibv_qp_init_attr *)attr, false);
 	if (!q)
 		return NULL;
 	if (attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS && (error = vb_extend(q))) {

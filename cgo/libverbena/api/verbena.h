@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <infiniband/verbs.h>
 
+#include "../../internal/efa/verbena_efa.h"
 #include "device.h"
 
 // VB_EXPORT marks the functions of libibverbs and librdmacm. All others are hidden.
@@ -174,6 +175,7 @@ struct vb_cq {
 		struct ibv_cq base;
 		struct ibv_cq_ex extended;
 	};
+	struct vb_efa_cq efa;
 	// Events that have been read. The locks of the queues of events guard them.
 	unsigned int completions, asyncs;
 
@@ -183,7 +185,7 @@ struct vb_cq {
 	bool is_extended, reading;
 	int first, count;
 	struct ibv_wc wcs[VB_POLL_BATCH];
-	struct vd_times times[VB_POLL_BATCH];
+	struct vd_extra extras[VB_POLL_BATCH];
 };
 
 struct vb_srq {
@@ -232,6 +234,8 @@ int vb_dealloc_mw(struct ibv_mw *mw);
 struct ibv_cq_ex *vb_create_cq_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr);
 // vb_discard_completions removes the completions of a queue pair that an extended queue keeps.
 void vb_discard_completions(struct ibv_cq *cq, uint32_t qp_num);
+// vb_create_qp makes a queue pair of any type. unsolicited is an option of SRD.
+struct vb_qp *vb_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr, bool unsolicited);
 struct ibv_qp *vb_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr);
 struct ibv_srq *vb_create_srq_ex(struct ibv_context *context, struct ibv_srq_init_attr_ex *attr);
 struct ibv_xrcd *vb_open_xrcd(struct ibv_context *context, struct ibv_xrcd_init_attr *attr);

@@ -80,8 +80,14 @@ static void add_rdma(struct ibv_qp_ex *qp, enum ibv_wr_opcode opcode, uint32_t r
 {
 	struct ibv_send_wr *wr = add(qp, opcode);
 
-	if (wr) {
-		wr->imm_data = imm;
+	if (!wr)
+		return;
+	wr->imm_data = imm;
+	if (qp->qp_base.qp_type == IBV_QPT_DRIVER) {
+		wr->opcode |= VD_SRD_REMOTE;
+		wr->bind_mw.rkey = rkey;
+		wr->bind_mw.bind_info.addr = remote_addr;
+	} else {
 		wr->wr.rdma.rkey = rkey;
 		wr->wr.rdma.remote_addr = remote_addr;
 	}

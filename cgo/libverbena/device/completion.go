@@ -67,6 +67,9 @@ func vd_create_cq(handle C.uint32_t, cq unsafe.Pointer, cqe C.int, flags C.uint6
 	if flags&C.IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK != 0 {
 		fields |= verbs.WCWallClock
 	}
+	if c.device.isEFA() {
+		fields |= verbs.WCSource
+	}
 	created, err := c.device.CreateCQ(verbs.CQInit{Capacity: int(cqe), Fields: fields})
 	if err != nil {
 		return errnoOf(err)
@@ -121,7 +124,7 @@ func vd_event_awaited(context C.uint32_t) {
 }
 
 //export vd_poll_cq
-func vd_poll_cq(cq C.uint32_t, most C.int, to *C.struct_ibv_wc, times *C.struct_vd_times) C.int {
+func vd_poll_cq(cq C.uint32_t, most C.int, to *C.struct_ibv_wc, extras *C.struct_vd_extra) C.int {
 	q := completionQueues.get(uint32(cq))
 	if q == nil {
 		return -noSuch
@@ -139,8 +142,8 @@ func vd_poll_cq(cq C.uint32_t, most C.int, to *C.struct_ibv_wc, times *C.struct_
 		}
 		for i := range n {
 			convert(at(to, done+i), &q.wcs[i])
-			if times != nil && q.extras != nil {
-				*at(times, done+i) = C.struct_vd_times{C.uint64_t(q.extras[i].Timestamp), C.uint64_t(q.extras[i].WallClock)}
+			if q.extras != nil {
+				convertExtra(at(to, done+i), extras, done+i, &q.wcs[i], &q.extras[i])
 			}
 		}
 		done += n
@@ -148,10 +151,24 @@ func vd_poll_cq(cq C.uint32_t, most C.int, to *C.struct_ibv_wc, times *C.struct_
 			break
 		}
 	}
-	if q.kept = 0; times != nil {
+	if q.kept = 0; extras != nil {
 		q.kept = max(done-1, 0) // the program reads the first one now
 	}
 	return C.int(done)
+}
+
+// convertExtra converts what a completion has besides: to the i-th of extras, if any, and to the
+// field slid, where an EFA has the number of the sender's address handle. Other devices have no SRD,
+// and zero in both fields.
+func convertExtra(to *C.struct_ibv_wc, extras *C.struct_vd_extra, i int, wc *verbs.WC, x *verbs.WCExtra) {
+	if fromSRD(wc) {
+		to.slid = C.uint16_t(x.SourceAH)
+	}
+	if extras != nil {
+		e := C.struct_vd_extra{ticks: C.uint64_t(x.Timestamp), wall_clock: C.uint64_t(x.WallClock), unsolicited: C.bool(wc.Unsolicited)}
+		*(*verbs.GID)(unsafe.Pointer(&e.sgid)) = x.SourceGID
+		*at(extras, i) = e
+	}
 }
 
 // poll polls the device for at most n completions. The lock is held.

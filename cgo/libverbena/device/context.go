@@ -10,6 +10,7 @@ package main
 import "C"
 
 import (
+	"cmp"
 	"encoding/binary"
 	"math"
 	"net"
@@ -227,15 +228,18 @@ func vd_query_device(handle C.uint32_t, to *C.struct_ibv_device_attr_ex) C.int {
 	}
 	a := &c.device.attr
 	flags := C.IBV_DEVICE_CURR_QP_STATE_MOD | C.IBV_DEVICE_RC_RNR_NAK_GEN | C.IBV_DEVICE_SYS_IMAGE_GUID |
-		C.IBV_DEVICE_PORT_ACTIVE_EVENT | C.IBV_DEVICE_MEM_WINDOW | C.IBV_DEVICE_MEM_WINDOW_TYPE_2B | C.IBV_DEVICE_MEM_MGT_EXTENSIONS |
-		C.IBV_DEVICE_XRC
+		C.IBV_DEVICE_PORT_ACTIVE_EVENT | C.IBV_DEVICE_MEM_WINDOW | C.IBV_DEVICE_MEM_WINDOW_TYPE_2B | C.IBV_DEVICE_MEM_MGT_EXTENSIONS
+	xrc := a.Transports.Has(verbs.XRCSend)
+	if xrc {
+		flags |= C.IBV_DEVICE_XRC
+	}
 	o := &to.orig_attr
 	copyString(o.fw_ver[:], a.FirmwareVersion)
 	*(*[8]byte)(unsafe.Pointer(&o.node_guid)) = bigEndian(a.NodeGUID)
 	o.sys_image_guid = o.node_guid
 	o.max_mr_size = C.uint64_t(a.MaxMRSize)
 	o.page_size_cap = math.MaxUint64 &^ 0xfff
-	o.vendor_id = noVendor
+	o.vendor_id = C.uint32_t(cmp.Or(a.VendorID, noVendor))
 	o.max_qp, o.max_qp_wr = C.int(a.MaxQP), C.int(a.MaxQPWR)
 	o.device_cap_flags = C.uint(flags)
 	o.max_sge, o.max_sge_rd = C.int(a.MaxSGE), C.int(a.MaxSGE)
@@ -253,7 +257,9 @@ func vd_query_device(handle C.uint32_t, to *C.struct_ibv_device_attr_ex) C.int {
 	to.odp_caps.general_caps = C.IBV_ODP_SUPPORT | C.IBV_ODP_SUPPORT_IMPLICIT
 	transports := &to.odp_caps.per_transport_caps
 	transports.rc_odp_caps = messages | C.IBV_ODP_SUPPORT_WRITE | C.IBV_ODP_SUPPORT_READ | C.IBV_ODP_SUPPORT_ATOMIC
-	to.xrc_odp_caps = transports.rc_odp_caps
+	if xrc {
+		to.xrc_odp_caps = transports.rc_odp_caps
+	}
 	transports.uc_odp_caps = messages | C.IBV_ODP_SUPPORT_WRITE
 	transports.ud_odp_caps = messages
 	to.completion_timestamp_mask = math.MaxUint64
@@ -263,6 +269,9 @@ func vd_query_device(handle C.uint32_t, to *C.struct_ibv_device_attr_ex) C.int {
 		to.device_cap_flags_ex |= deviceAtomicWrite
 	}
 	to.phys_port_cnt_ex = C.uint32_t(a.Ports)
+	if c.device.isEFA() {
+		describeEFA(o, &a.SRD)
+	}
 	return 0
 }
 
@@ -287,7 +296,7 @@ func vd_query_port(handle, port C.uint32_t, to *C.struct_ibv_port_attr) C.int {
 	*to = C.struct_ibv_port_attr{
 		state: C.enum_ibv_port_state(a.State), max_mtu: C.enum_ibv_mtu(abi.MTUCode(a.MaxMTU)),
 		active_mtu: C.enum_ibv_mtu(abi.MTUCode(a.ActiveMTU)), gid_tbl_len: C.int(max(a.GIDTable, sysfs.GIDTable)),
-		port_cap_flags: C.IBV_PORT_CM_SUP | C.IBV_PORT_IP_BASED_GIDS, max_msg_sz: C.uint32_t(c.device.attr.MaxMessage),
+		port_cap_flags: C.IBV_PORT_CM_SUP | C.IBV_PORT_IP_BASED_GIDS, max_msg_sz: C.uint32_t(c.device.maxMessage()),
 		pkey_tbl_len: 1, lid: C.uint16_t(a.LID), max_vl_num: 1, active_width: fourLanes, active_speed: singleRate,
 		phys_state: linkUp, link_layer: C.uint8_t(a.LinkLayer), flags: C.IBV_QPF_GRH_REQUIRED,
 	}

@@ -10,6 +10,7 @@
 #ifndef VERBENA_DEVICE_H
 #define VERBENA_DEVICE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <infiniband/verbs.h>
@@ -53,7 +54,18 @@ struct vd_callbacks {
 struct vd_device_info {
 	char name[IBV_SYSFS_NAME_MAX];
 	uint64_t guid; // host byte order
+	int is_efa;
 };
+
+// vd_efa_attr are the limits of SRD queue pairs.
+struct vd_efa_attr {
+	uint32_t max_send_wr, max_recv_wr, max_rdma;
+	uint16_t max_send_sge, max_recv_sge, max_inline;
+};
+
+// VD_SRD_REMOTE is added to the opcode of an SRD request whose remote memory is in bind_mw.rkey and
+// bind_mw.bind_info.addr, since wr.ud names its peer.
+#define VD_SRD_REMOTE 0x100
 
 // vd_new_object is what the Go half returns of a new object.
 struct vd_new_object {
@@ -63,17 +75,19 @@ struct vd_new_object {
 	uint32_t capacity; // of a completion queue
 };
 
-// vd_times are the times of an extended completion: ticks of the device's clock, and
-// nanoseconds since 1970.
-struct vd_times {
+// vd_extra is what extended completions have besides a struct ibv_wc: ticks of the device's clock,
+// nanoseconds since 1970, and, on an EFA, the sender of a message without an address handle.
+struct vd_extra {
 	uint64_t ticks, wall_clock;
+	union ibv_gid sgid; // zero: not known
+	bool unsolicited;
 };
 
 struct vd_queue_pair_init {
 	enum ibv_qp_type type;
 	uint32_t send_cq, recv_cq, srq; // handles; srq is 0 without one
 	struct ibv_qp_cap cap;
-	int signal_all;
+	int signal_all, unsolicited;
 };
 
 // vd_cm_route is what is known of the ends of a connection identifier. Addresses whose family is
@@ -98,6 +112,7 @@ struct vd_cm_route {
 	/* close closes a context with all its objects. */ \
 	F(int, close, (uint32_t context)) \
 	F(int, query_device, (uint32_t context, struct ibv_device_attr_ex *attr)) \
+	F(int, query_efa, (uint32_t context, struct vd_efa_attr *attr)) \
 	F(int, query_port, (uint32_t context, uint32_t port, struct ibv_port_attr *attr)) \
 	/* query_gids stores at most max entries of a port, and how many there are. */ \
 	F(int, query_gids, (uint32_t context, uint32_t port, struct ibv_gid_entry *entries, size_t max, size_t *count)) \
@@ -119,8 +134,8 @@ struct vd_cm_route {
 	F(void, poll_for_event, (uint32_t context, uint32_t *events, uint32_t seen)) \
 	/* event_awaited says that the thread has slept, and was woken for an event. */ \
 	F(void, event_awaited, (uint32_t context)) \
-	/* poll_cq returns the number of completions, or minus an errno. times may be NULL. */ \
-	F(int, poll_cq, (uint32_t cq, int n, struct ibv_wc *wcs, struct vd_times *times)) \
+	/* poll_cq returns the number of completions, or minus an errno. extras may be NULL. */ \
+	F(int, poll_cq, (uint32_t cq, int n, struct ibv_wc *wcs, struct vd_extra *extras)) \
 	/* open_xrcd has the arguments of ibv_open_xrcd. */ \
 	F(int, open_xrcd, (uint32_t context, int fd, int oflags, uint32_t *handle)) \
 	/* open_xrc_qp makes an XRC receive queue pair, or opens the one with that number if it is not zero. */ \
@@ -137,6 +152,8 @@ struct vd_cm_route {
 	F(int, post_recv, (uint32_t qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)) \
 	F(int, post_srq_recv, (uint32_t srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)) \
 	F(int, create_ah, (uint32_t pd, struct ibv_ah_attr *attr, uint32_t *handle)) \
+	/* ah_number stores the number by which completions on an EFA name the address handle's peer. */ \
+	F(int, ah_number, (uint32_t ah, uint16_t *number)) \
 	F(int, attach_mcast, (uint32_t qp, const union ibv_gid *group, int attach)) \
 	/* The Go half reads the key of a memory window after a bind. */ \
 	F(int, mw_key, (uint32_t mw, uint32_t *rkey)) \

@@ -119,6 +119,9 @@ func vd_devices(list *C.struct_vd_device_info, most C.int, count *C.int) C.int {
 	to := unsafe.Slice(list, most)
 	for i := range min(len(infos), len(to)) {
 		to[i].guid = C.uint64_t(infos[i].GUID)
+		if d := openUnder(infos[i].Name); d != nil && d.isEFA() {
+			to[i].is_efa = 1
+		}
 		copyString(to[i].name[:], infos[i].Name)
 	}
 	return 0

@@ -91,6 +91,7 @@ func (d *openDevice) shown(number int) (to sysfs.Device, err error) {
 		return to, err
 	}
 	to.Name, to.Number, to.Interface, to.GUID = d.name, number, port.Interface, d.attr.NodeGUID
+	to.EFA = d.isEFA()
 	if to.GIDs, err = d.GIDs(1); err != nil {
 		return to, err
 	}

@@ -87,6 +87,9 @@ func sendFlags(flags C.uint) (to verbs.SendFlags) {
 
 // add appends a request to the batch.
 func (s *sends) add(c *C.struct_ibv_send_wr) (err error) {
+	if s.service == verbs.SRD {
+		return s.addSRD(c)
+	}
 	op, ok := opcodeOf(c.opcode)
 	if !ok {
 		return fmt.Errorf("software devices do not have opcode %d: %w", c.opcode, verbs.ErrInvalid)

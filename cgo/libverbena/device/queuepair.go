@@ -133,7 +133,7 @@ func vd_srq_limit(srq C.uint32_t, limit *C.uint32_t) C.int {
 	return 0
 }
 
-var services = map[C.enum_ibv_qp_type]verbs.QPType{C.IBV_QPT_RC: verbs.RC, C.IBV_QPT_UC: verbs.UC, C.IBV_QPT_UD: verbs.UD, C.IBV_QPT_XRC_SEND: verbs.XRCSend}
+var services = map[C.enum_ibv_qp_type]verbs.QPType{C.IBV_QPT_RC: verbs.RC, C.IBV_QPT_UC: verbs.UC, C.IBV_QPT_UD: verbs.UD, C.IBV_QPT_XRC_SEND: verbs.XRCSend, C.IBV_QPT_DRIVER: verbs.SRD}
 
 //export vd_create_qp
 func vd_create_qp(pd C.uint32_t, qp unsafe.Pointer, from *C.struct_vd_queue_pair_init, made *C.struct_vd_new_object) C.int {
@@ -150,7 +150,7 @@ func vd_create_qp(pd C.uint32_t, qp unsafe.Pointer, from *C.struct_vd_queue_pair
 		Type: service, SendCQ: sendCQ.CQ, RecvCQ: recvCQ.CQ,
 		MaxSendWR: int(from.cap.max_send_wr), MaxRecvWR: int(from.cap.max_recv_wr),
 		MaxSendSGE: int(from.cap.max_send_sge), MaxRecvSGE: int(from.cap.max_recv_sge),
-		MaxInline: int(from.cap.max_inline_data), SignalAll: from.signal_all != 0,
+		MaxInline: int(from.cap.max_inline_data), SignalAll: from.signal_all != 0, UnsolicitedWriteRecv: from.unsolicited != 0,
 	}
 	if from.srq != 0 {
 		srq := sharedReceiveQueues.get(uint32(from.srq))
@@ -163,7 +163,9 @@ func vd_create_qp(pd C.uint32_t, qp unsafe.Pointer, from *C.struct_vd_queue_pair
 	if err != nil {
 		return errnoOf(err)
 	}
-	v.(cverbs.QP).ActAsAdapter()
+	if c, ok := v.(cverbs.QP); ok { // SRD has no peer
+		c.ActAsAdapter()
+	}
 	q := &queuePair{QP: v, context: p.context, c: qp, received: recvCQ, sends: sends{service: service, maxSGE: p.context.device.attr.MaxSGE}, receives: receives{maxSGE: p.context.device.attr.MaxSGE}}
 	return registerQP(q, made)
 }

@@ -22,7 +22,7 @@ func (v variant) compile(t *testing.T, name string) string {
 	if v.race {
 		args = append(args, "-no-pie", filepath.Join(v.library(t), archive), "-Wl,--export-dynamic")
 	}
-	out, err := exec.Command("cc", append(args, "-lrdmacm", "-libverbs", "-lpthread")...).CombinedOutput()
+	out, err := exec.Command("cc", append(args, "-lefa", "-lrdmacm", "-libverbs", "-lpthread")...).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	return to
 }
@@ -35,6 +35,7 @@ var cases = map[string]struct {
 	early   bool // what they do before the first use must come before the Go half starts
 	plain   bool // sanitizers cannot run them
 	faults  bool // they handle faults themselves
+	efa     bool // they need two EFAs
 }{
 	"actions_of_children":   {early: true, faults: true},
 	"actions_while_loading": {early: true, faults: true},
@@ -55,6 +56,7 @@ var cases = map[string]struct {
 	"lossy":                 {devices: "soft-lo?local=off&loss=0.02"},
 	"no_more_files":         {message: "too many open files", leaks: true},
 	"on_demand_atomics":     {plain: true}, // the fault is in the race detector's own code
+	"srd":                   {efa: true},
 	"stale_handle":          {leaks: true},
 	"wrong_devices":         {message: `interface "nonsense" does not exist`, devices: "soft-lo soft-nonsense"},
 }
@@ -70,6 +72,12 @@ func TestCases(t *testing.T) {
 	}
 }
 
+// efas returns two devices like this one that are EFAs, the second at an address of its own.
+func efas(device string) string {
+	place, options, _ := strings.Cut(device, "?")
+	return place + "?efa=on&" + options + " soft-" + loopbackHost() + "1?efa=on&" + options
+}
+
 func (v variant) runCases(t *testing.T, devices string) {
 	program := v.compile(t, "cases")
 	list, err := run(t, v.environment(t), program)
@@ -83,6 +91,9 @@ func (v variant) runCases(t *testing.T, devices string) {
 		}
 		t.Run(name, func(t *testing.T) {
 			env := []string{"VERBENA_DEVICES=" + cmp.Or(c.devices, devices)}
+			if c.efa {
+				env[0] = "VERBENA_DEVICES=" + efas(devices)
+			}
 			switch {
 			case c.faults:
 				env = append(env, "ASAN_OPTIONS=detect_leaks=0:use_sigaltstack=0:handle_segv=0:handle_sigbus=0")

@@ -26,7 +26,7 @@ func TestInstall(t *testing.T) {
 	prefix := filepath.Join(destination, "opt/verbena")
 	for _, name := range []string{
 		"share/man/man1/verbena.1", "share/man/man1/verbena-ping.1", "share/bash-completion/completions/verbena",
-		"share/zsh/site-functions/_verbena", "share/fish/vendor_completions.d/verbena.fish", "lib/verbena/verbena-lib/librdmacm/librdmacm.so.1",
+		"share/zsh/site-functions/_verbena", "share/fish/vendor_completions.d/verbena.fish", "lib/verbena/verbena-lib/librdmacm/librdmacm.so.1", "lib/verbena/verbena-lib/libefa/libefa.so.1",
 	} {
 		assert.FileExists(t, filepath.Join(prefix, name))
 	}

@@ -119,7 +119,7 @@ print(*(verbs.ibv_get_device_name(ctypes.c_void_p(devices[i])).decode() for i in
 
 func TestPythonLoader(t *testing.T) {
 	netns.Need(t, exec.Command(python, "-c", "import ctypes").Run(), "Debian package python3")
-	for _, name := range []string{"libibverbs.so", "libibverbs.so.1", systemLibrary(t, "libibverbs.so.1"), "librdmacm.so.1"} {
+	for _, name := range []string{"libibverbs.so", "libibverbs.so.1", systemLibrary(t, "libibverbs.so.1"), "librdmacm.so.1", "libefa.so", systemLibrary(t, "libefa.so.1")} {
 		for _, words := range [][]string{nil, verbenaRun(t)} {
 			out, err := run(t, plain.environment(t, "VERBENA_DEVICES=soft-lo"), append(words, python, "-c", pythonLoader, name)...)
 			require.NoError(t, err, "%s", out)

@@ -65,10 +65,10 @@ func systemFiles() []string {
 	return append(files, providers...)
 }
 
-// systemLibraries are libibverbs and librdmacm.
+// systemLibraries are libibverbs, librdmacm and libefa.
 func systemLibraries(t *testing.T) (files []string) {
 	t.Helper()
-	for _, pattern := range []string{"/usr/lib/*/libibverbs.so.1", "/usr/lib/*/librdmacm.so.1"} {
+	for _, pattern := range []string{"/usr/lib/*/libibverbs.so.1", "/usr/lib/*/librdmacm.so.1", "/usr/lib/*/libefa.so.1"} {
 		found, err := filepath.Glob(pattern)
 		require.NoError(t, err)
 		files = append(files, found...)
@@ -87,7 +87,7 @@ func TestRootless(t *testing.T) {
 		hide      []string
 	}{
 		{"preloaded", "LD_PRELOAD=" + filepath.Join(library, "libverbena.so"), systemFiles()},
-		{"in the place", "LD_LIBRARY_PATH=" + filepath.Join(library, "verbena-lib", "libibverbs") + ":" + filepath.Join(library, "verbena-lib", "librdmacm"), append(systemFiles(), systemLibraries(t)...)},
+		{"in the place", "LD_LIBRARY_PATH=" + filepath.Join(library, "verbena-lib", "libibverbs") + ":" + filepath.Join(library, "verbena-lib", "librdmacm") + ":" + filepath.Join(library, "verbena-lib", "libefa"), append(systemFiles(), systemLibraries(t)...)},
 	} {
 		for _, pair := range []struct{ server, client, prints string }{
 			{"ib_write_bw -d soft_lo -n 200", "ib_write_bw -d soft_lo -n 200 127.0.0.1", "#bytes"},

@@ -159,6 +159,11 @@ func TestSuite(t *testing.T) {
 	suite := suiteFolder(t)
 	reserveHugePages(t)
 	t.Run("plain", func(t *testing.T) { runSuite(t, plain, "soft-lo", suite) })
+	t.Run("EFA", func(t *testing.T) {
+		o := runModule(t, plain, "soft-lo?efa=on", suite, "test_efa_srd")
+		assert.Equal(t, o.tests, o.passed, "%v", o.skipped)
+		assert.Equal(t, 11, o.tests)
+	})
 	if testing.Short() {
 		return
 	}

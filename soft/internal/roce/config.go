@@ -58,6 +58,9 @@ type Config struct {
 	// SRDSeed is the seed of the order in which SRD sends packets.
 	SRDSeed uint64
 
+	// EFA makes the device look like an EFA.
+	EFA bool
+
 	Faults  faults.Faults
 	Capture io.Writer
 	Log     zerolog.Logger

@@ -133,6 +133,9 @@ func Open(cfg Config) (*Device, error) {
 	d := &Device{
 		cfg: cfg, net: net, scheduler: net.Scheduler(), log: cfg.Log, base: net.Now(), limits: deviceLimits, guid: host.Uint64(net),
 	}
+	if cfg.EFA {
+		d.limits.queuePairs = 1<<16 - 2 // numbers
+	}
 	d.mu.faults = faults.Settings{All: cfg.Faults}
 	d.mu.memory = transport.NewMemory()
 	d.mu.pollers = make(map[any]*poller)
@@ -215,6 +218,7 @@ func (d *Device) Query() (verbs.DeviceAttr, error) {
 	return verbs.DeviceAttr{
 		FirmwareVersion:    "software",
 		NodeGUID:           cmp.Or(d.cfg.NodeGUID, d.guid),
+		VendorID:           d.vendorID(),
 		MaxMRSize:          maxMRSize,
 		MaxQP:              d.limits.queuePairs,
 		MaxQPWR:            maxQPWR,
@@ -234,7 +238,7 @@ func (d *Device) Query() (verbs.DeviceAttr, error) {
 		MaxInline:          maxInline,
 		MaxMessage:         transport.MaxMessage,
 		Ports:              1,
-		Transports:         verbs.TransportSet(verbs.RC, verbs.UC, verbs.UD, verbs.SRD, verbs.XRCSend, verbs.XRCRecv),
+		Transports:         d.transports(),
 		Atomics:            true,
 		AtomicsGlobal:      true, // the processor's own
 		AtomicWrite:        true,

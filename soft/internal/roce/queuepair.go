@@ -52,7 +52,7 @@ func (p *protectionDomain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 	if init.UnsolicitedWriteRecv {
 		return nil, fmt.Errorf("%s: UnsolicitedWriteRecv needs an SRD queue pair, not %v: %w", op, init.Type, verbs.ErrInvalid)
 	}
-	if init.Type < verbs.RC || init.Type > verbs.XRCRecv {
+	if init.Type < 0 || !d.transports().Has(init.Type) {
 		return nil, fmt.Errorf("%s: device %s does not have the transport service %v: %w", op, d.cfg.Name, init.Type, verbs.ErrNotSupported)
 	}
 	switch init.Type {
@@ -168,6 +168,9 @@ func (p *protectionDomain) checkQueuePairs(op string) error {
 func (d *Device) freeQPN(s *shard) uint32 {
 	for {
 		n := d.admission.Numbers.Next() | uint32(s.index)
+		if d.cfg.EFA {
+			n >>= 8 // its numbers have 16 bits
+		}
 		if d.mu.queuePairs[n] == nil && d.mu.srdPairs[n] == nil && n > 1 && n != verbs.MulticastQPN {
 			return n
 		}

@@ -72,9 +72,9 @@ const (
 )
 
 // shardLimit is how many shards are useful: one for each core, but a single one if captures or
-// faults need to see packets in order.
+// faults need to see packets in order, or for an EFA, which has datagrams only.
 func (d *Device) shardLimit() int {
-	if d.capture != nil || faults.Any(d.mu.faults.All) || d.net.Simulated() {
+	if d.cfg.EFA || d.capture != nil || faults.Any(d.mu.faults.All) || d.net.Simulated() {
 		return 1
 	}
 	return min(cmp.Or(d.cfg.MaxShards, runtime.GOMAXPROCS(0)), maxShards)

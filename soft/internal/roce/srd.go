@@ -16,6 +16,26 @@ import (
 // srdOverhead is the maximum size of the IP, UDP and transport headers of SRD, in bytes.
 const srdOverhead = pathOverhead + wire.MaxHeaderLen - (wire.BTHLen + wire.AtomicETHLen)
 
+// EFAVendorID is Amazon's vendor ID, with which programs recognise an EFA.
+const EFAVendorID = 0x1d0f
+
+// vendorID is zero without EFA, since software has no manufacturer.
+func (d *Device) vendorID() uint32 {
+	if d.cfg.EFA {
+		return EFAVendorID
+	}
+	return 0
+}
+
+// transports are the services of the device's queue pairs.
+func (d *Device) transports() verbs.Transports {
+	datagrams := verbs.TransportSet(verbs.UD, verbs.SRD)
+	if d.cfg.EFA {
+		return datagrams
+	}
+	return datagrams | verbs.TransportSet(verbs.RC, verbs.UC, verbs.XRCSend, verbs.XRCRecv)
+}
+
 // srdMTU is the largest payload of an SRD packet.
 func (d *Device) srdMTU() verbs.MTU {
 	if d.cfg.InterfaceMTU == 0 {

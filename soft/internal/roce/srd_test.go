@@ -339,7 +339,7 @@ func TestEFAFullQueues(t *testing.T) {
 	}
 	_, err := client.qp.PostRecv([]verbs.RecvWR{{}})
 	assert.ErrorIs(t, err, verbs.ErrQueueFull)
-	_, err = server.qp.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{server.sge(0, 8), server.sge(8, 8)}}})
+	_, err = server.qp.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{server.sge(0, 8), server.sge(8, 8), server.sge(16, 8)}}})
 	assert.ErrorIs(t, err, verbs.ErrInvalid)
 
 	wr := client.request(server, 0, verbs.SendWR{Op: verbs.OpSend})
@@ -349,13 +349,33 @@ func TestEFAFullQueues(t *testing.T) {
 }
 
 // test_efadv_query, test_efadv_create_driver_qp, test_efadv_create_qp_ex.
+// A device that looks like an EFA has its vendor, its services, and numbers of 16 bits.
+func TestLooksLikeEFA(t *testing.T) {
+	d := must(Open(Config{Name: "efa", EFA: true, Addresses: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:0")}}))
+	defer func() { require.NoError(t, d.Close()) }()
+	attr := must(d.Query())
+	assert.EqualValues(t, EFAVendorID, attr.VendorID)
+	assert.Equal(t, verbs.TransportSet(verbs.UD, verbs.SRD), attr.Transports)
+	cq := must(d.CreateCQ(verbs.CQInit{Capacity: 1}))
+	_, err := d.DefaultPD().CreateQP(verbs.QPInit{Type: verbs.RC, SendCQ: cq, RecvCQ: cq})
+	assert.ErrorIs(t, err, verbs.ErrNotSupported)
+	for range 100 {
+		for _, service := range []verbs.QPType{verbs.UD, verbs.SRD} {
+			q := must(d.DefaultPD().CreateQP(verbs.QPInit{Type: service, SendCQ: cq, RecvCQ: cq}))
+			assert.Less(t, q.Num(), uint32(1<<16))
+			require.NoError(t, q.Close())
+		}
+	}
+	require.NoError(t, cq.Close())
+}
+
 func TestEFALimits(t *testing.T) {
 	p := newSRDNode(t, srdNodeOptions{})
 	attr := must(p.dev.Query())
 	require.True(t, attr.Transports.Has(verbs.SRD))
 	a := attr.SRD
 	assert.Equal(t, verbs.SRDAttr{
-		MaxSendWR: 4096, MaxRecvWR: 32768, MaxSendSGE: 2, MaxRecvSGE: 1, MaxReadSGE: 1, MaxInline: 32, MaxMessage: 4096, MaxRDMA: 1 << 30,
+		MaxSendWR: 4096, MaxRecvWR: 32768, MaxSendSGE: 2, MaxRecvSGE: 2, MaxReadSGE: 1, MaxInline: 32, MaxMessage: 4096, MaxRDMA: 1 << 30,
 		Read: true, Write: true, UnsolicitedWriteRecv: true, RNRRetry: true,
 	}, a)
 	largest := verbs.QPInit{

@@ -25,6 +25,9 @@ func (d *Device) OpenXRCDomain() (verbs.XRCDomain, error) {
 	if err := d.checkOpen("open XRC domain"); err != nil {
 		return nil, err
 	}
+	if !d.transports().Has(verbs.XRCRecv) {
+		return nil, fmt.Errorf("open XRC domain: device %s does not have XRC: %w", d.cfg.Name, verbs.ErrNotSupported)
+	}
 	return &xrcDomain{device: d, queues: make(map[uint32]*transport.XRCQueue), cqs: make(map[uint32]*completionQueue)}, nil
 }
 

@@ -20,6 +20,7 @@
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <infiniband/efadv.h>
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
 
@@ -2205,6 +2206,312 @@ static void wrong_paths(void)
 	CHECK(!ibv_close_device(context));
 }
 
+// The capabilities of later headers (efadv_query_device(3), efadv_create_qp_ex(3), efadv_create_cq(3)).
+#define EFA_CAPS_RDMA_WRITE (1 << 3)
+#define EFA_CAPS_UNSOLICITED_WRITE_RECV (1 << 4)
+#define EFA_QP_UNSOLICITED_WRITE_RECV 1
+#define EFA_WC_IS_UNSOLICITED 2
+
+#define QKEY 0x1234
+
+// srd_end is a device with an SRD queue pair, and what its requests are about.
+struct srd_end {
+	struct end end; // without a channel
+	struct ibv_qp_ex *build;
+	struct ibv_cq_ex *polled;
+	struct ibv_ah *peer;
+	uint32_t peer_qpn;
+};
+
+static struct ibv_qp_init_attr_ex srd_init(struct ibv_pd *pd, struct ibv_cq *cq)
+{
+	return (struct ibv_qp_init_attr_ex){
+		.qp_type = IBV_QPT_DRIVER, .send_cq = cq, .recv_cq = cq, .pd = pd,
+		.cap = {.max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 2, .max_recv_sge = 1},
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+		.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM,
+	};
+}
+
+// srd_ready moves a queue pair to RTS. It repeats requests at most retries times that find no receive.
+static void srd_ready(struct ibv_qp *qp, int retries)
+{
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = QKEY, .rnr_retry = retries};
+
+	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PORT | IBV_QP_PKEY_INDEX | IBV_QP_QKEY));
+	attr.qp_state = IBV_QPS_RTR;
+	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE));
+	attr.qp_state = IBV_QPS_RTS;
+	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_RNR_RETRY));
+}
+
+static struct srd_end srd_open(struct ibv_device *device, bool unsolicited)
+{
+	struct srd_end s = {.end.context = ibv_open_device(device)};
+	struct ibv_cq_init_attr_ex queue = {.cqe = 4 * DEPTH, .wc_flags = IBV_WC_STANDARD_FLAGS};
+	struct efadv_cq_init_attr with = {.wc_flags = EFADV_WC_EX_WITH_SGID | EFA_WC_IS_UNSOLICITED};
+	struct efadv_qp_init_attr efa = {.driver_qp_type = EFADV_QP_DRIVER_TYPE_SRD};
+	struct end *e = &s.end;
+	uint16_t flags = unsolicited ? EFA_QP_UNSOLICITED_WRITE_RECV : 0;
+
+	memcpy((char *)&efa + 12, &flags, sizeof flags);
+	CHECK(e->context && (e->pd = ibv_alloc_pd(e->context)));
+	CHECK(s.polled = efadv_create_cq(e->context, &queue, &with, sizeof with));
+	e->cq = ibv_cq_ex_to_cq(s.polled);
+	struct ibv_qp_init_attr_ex init = srd_init(e->pd, e->cq);
+
+	CHECK(e->qp = efadv_create_qp_ex(e->context, &init, &efa, sizeof efa));
+	CHECK(s.build = ibv_qp_to_qp_ex(e->qp));
+	CHECK(e->buffer = calloc(1, SIZE));
+	CHECK(e->mr = ibv_reg_mr(e->pd, e->buffer, SIZE, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ));
+	srd_ready(e->qp, 0);
+	return s;
+}
+
+static void srd_close(struct srd_end *s)
+{
+	CHECK(!s->peer || !ibv_destroy_ah(s->peer));
+	CHECK(!ibv_destroy_qp(s->end.qp) && !ibv_destroy_cq(s->end.cq) && !ibv_dereg_mr(s->end.mr) && !ibv_dealloc_pd(s->end.pd));
+	CHECK(!ibv_close_device(s->end.context));
+	free(s->end.buffer);
+}
+
+static struct ibv_ah *srd_address(struct ibv_pd *pd, union ibv_gid gid)
+{
+	struct ibv_ah_attr attr = {.is_global = 1, .port_num = 1, .grh.dgid = gid};
+	struct ibv_ah *ah = ibv_create_ah(pd, &attr);
+
+	CHECK(ah);
+	return ah;
+}
+
+// srd_request posts a request with the end's buffer, and returns an errno.
+static int srd_request(struct srd_end *s, enum ibv_wr_opcode op, const struct end *to, uint32_t length, unsigned int flags)
+{
+	struct ibv_qp_ex *b = s->build;
+
+	ibv_wr_start(b);
+	b->wr_id = op;
+	b->wr_flags = flags;
+	switch ((int)op) {
+	case IBV_WR_SEND: ibv_wr_send(b); break;
+	case IBV_WR_SEND_WITH_IMM: ibv_wr_send_imm(b, htobe32(7)); break;
+	case IBV_WR_RDMA_WRITE: ibv_wr_rdma_write(b, to->mr->rkey, (uintptr_t)to->buffer); break;
+	case IBV_WR_RDMA_WRITE_WITH_IMM: ibv_wr_rdma_write_imm(b, to->mr->rkey, (uintptr_t)to->buffer, htobe32(8)); break;
+	case IBV_WR_RDMA_READ: ibv_wr_rdma_read(b, to->mr->rkey, (uintptr_t)to->buffer); break;
+	case IBV_WR_ATOMIC_FETCH_AND_ADD: ibv_wr_atomic_fetch_add(b, to->mr->rkey, (uintptr_t)to->buffer, 1); break;
+	}
+	ibv_wr_set_ud_addr(b, s->peer, s->peer_qpn, QKEY);
+	if (flags & IBV_SEND_INLINE)
+		ibv_wr_set_inline_data(b, s->end.buffer, length);
+	else
+		ibv_wr_set_sge(b, s->end.mr->lkey, (uintptr_t)s->end.buffer, length);
+	return ibv_wr_complete(b);
+}
+
+// srd_next waits for a completion, which srd_done ends.
+static void srd_next(struct srd_end *s, enum ibv_wc_status status, uint64_t wr_id)
+{
+	struct ibv_poll_cq_attr attr = {0};
+	int error;
+
+	while ((error = ibv_start_poll(s->polled, &attr)) == ENOENT)
+		;
+	CHECK(!error);
+	if (s->polled->status != status)
+		fprintf(stderr, "%s, vendor error %u\n", ibv_wc_status_str(s->polled->status), ibv_wc_read_vendor_err(s->polled));
+	CHECK(s->polled->status == status && s->polled->wr_id == wr_id);
+}
+
+static void srd_completes(struct srd_end *s, enum ibv_wr_opcode op, const struct end *to, uint32_t length, enum ibv_wc_status status)
+{
+	CHECK(!srd_request(s, op, to, length, IBV_SEND_SIGNALED));
+	srd_next(s, status, op);
+	CHECK(ibv_wc_read_vendor_err(s->polled) || !status);
+	ibv_end_poll(s->polled);
+}
+
+// SRD by libefa's functions: every operation, who sent a message, and what fails.
+static void srd(void)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	struct srd_end a, b;
+	struct efadv_device_attr device, first;
+	struct efadv_ah_attr known, again;
+	struct ibv_recv_wr receive = {.wr_id = 99}, *bad;
+	union ibv_gid gid, sender;
+
+	CHECK(list && list[0] && list[1] && list[0]->node_type == IBV_NODE_UNSPECIFIED && list[0]->transport_type == IBV_TRANSPORT_UNSPECIFIED);
+	char driver[PATH_MAX], path[PATH_MAX]; // libfabric wants it
+
+	snprintf(path, sizeof path, "%s/device/driver", list[0]->ibdev_path);
+	CHECK(realpath(path, driver) && !strcmp(strrchr(driver, '/'), "/efa"));
+	a = srd_open(list[0], false);
+	b = srd_open(list[1], false);
+	CHECK(a.end.qp->qp_num <= UINT16_MAX);
+	struct efadv_cq *efa = efadv_cq_from_ibv_cq_ex(b.polled);
+	struct ibv_sge room = {.addr = (uintptr_t)b.end.buffer, .length = SIZE, .lkey = b.end.mr->lkey};
+
+	receive.sg_list = &room;
+	receive.num_sge = 1;
+	CHECK(!efadv_query_device(a.end.context, &device, sizeof device));
+	CHECK(device.device_caps == (EFADV_DEVICE_ATTR_CAPS_RDMA_READ | EFADV_DEVICE_ATTR_CAPS_RNR_RETRY | EFADV_DEVICE_ATTR_CAPS_CQ_WITH_SGID | EFA_CAPS_RDMA_WRITE | EFA_CAPS_UNSOLICITED_WRITE_RECV));
+	CHECK(device.max_sq_wr == 4096 && device.max_rq_sge == 2 && device.inline_buf_size == 32 && device.max_rdma_size == 1 << 30);
+	memset(&first, 0xff, sizeof first);
+	CHECK(!efadv_query_device(a.end.context, &first, offsetof(struct efadv_device_attr, device_caps)) && first.device_caps == UINT32_MAX && first.inline_buf_size == 32);
+	CHECK(efadv_query_device(a.end.context, &first, 8) == EINVAL);
+
+	// The receiver learns the sender's GID while it has no address handle, and then that one's number. Its
+	// memory is out of reach until then.
+	CHECK(!ibv_query_gid(b.end.context, 1, 0, &gid));
+	a.peer = srd_address(a.end.pd, gid);
+	a.peer_qpn = b.end.qp->qp_num;
+	strcpy(a.end.buffer, "message");
+	CHECK(!ibv_post_recv(b.end.qp, &receive, &bad));
+	CHECK(!srd_request(&a, IBV_WR_SEND, NULL, 8, IBV_SEND_SIGNALED | IBV_SEND_INLINE));
+	srd_next(&a, IBV_WC_SUCCESS, IBV_WR_SEND);
+	CHECK(ibv_wc_read_opcode(a.polled) == IBV_WC_SEND);
+	ibv_end_poll(a.polled);
+	srd_next(&b, IBV_WC_SUCCESS, 99);
+	CHECK(!ibv_query_gid(a.end.context, 1, 0, &gid) && !efadv_wc_read_sgid(efa, &sender) && !memcmp(&gid, &sender, sizeof gid));
+	CHECK(ibv_wc_read_slid(b.polled) == UINT16_MAX && ibv_wc_read_src_qp(b.polled) == a.end.qp->qp_num && ibv_wc_read_byte_len(b.polled) == 8);
+	CHECK(ibv_wc_read_opcode(b.polled) == IBV_WC_RECV && !strcmp(b.end.buffer, "message"));
+	ibv_end_poll(b.polled);
+	srd_completes(&a, IBV_WR_RDMA_WRITE, &b.end, 8, IBV_WC_REM_OP_ERR);
+	b.peer = srd_address(b.end.pd, sender);
+	struct ibv_ah *other = srd_address(b.end.pd, sender);
+
+	CHECK(!efadv_query_ah(b.peer, &known, sizeof known) && !efadv_query_ah(other, &again, sizeof again) && known.ahn == again.ahn);
+	CHECK(!ibv_destroy_ah(other) && efadv_query_ah(b.peer, &known, 8) == EINVAL);
+	CHECK(!ibv_post_recv(b.end.qp, &receive, &bad));
+	srd_completes(&a, IBV_WR_SEND_WITH_IMM, NULL, 8, IBV_WC_SUCCESS);
+	srd_next(&b, IBV_WC_SUCCESS, 99);
+	CHECK(ibv_wc_read_slid(b.polled) == known.ahn && efadv_wc_read_sgid(efa, &sender) == -ENOENT);
+	CHECK(ibv_wc_read_wc_flags(b.polled) == IBV_WC_WITH_IMM && ibv_wc_read_imm_data(b.polled) == htobe32(7));
+	ibv_end_poll(b.polled);
+
+	// Remote memory.
+	strcpy(a.end.buffer, "written");
+	srd_completes(&a, IBV_WR_RDMA_WRITE, &b.end, 8, IBV_WC_SUCCESS);
+	CHECK(!strcmp(b.end.buffer, "written"));
+	strcpy(b.end.buffer, "read");
+	srd_completes(&a, IBV_WR_RDMA_READ, &b.end, 8, IBV_WC_SUCCESS);
+	CHECK(!strcmp(a.end.buffer, "read"));
+	CHECK(!ibv_post_recv(b.end.qp, &receive, &bad));
+	srd_completes(&a, IBV_WR_RDMA_WRITE_WITH_IMM, &b.end, 8, IBV_WC_SUCCESS);
+	srd_next(&b, IBV_WC_SUCCESS, 99);
+	CHECK(ibv_wc_read_opcode(b.polled) == IBV_WC_RECV_RDMA_WITH_IMM && ibv_wc_read_imm_data(b.polled) == htobe32(8) && ibv_wc_read_slid(b.polled) == known.ahn);
+	ibv_end_poll(b.polled);
+
+	// Errors of a request leave the queue pairs as they are.
+	srd_completes(&a, IBV_WR_SEND, NULL, 8, IBV_WC_RNR_RETRY_EXC_ERR);
+	struct end wrong = b.end;
+	struct ibv_mr no_mr = {.rkey = ~b.end.mr->rkey};
+
+	wrong.mr = &no_mr;
+	srd_completes(&a, IBV_WR_RDMA_READ, &wrong, 8, IBV_WC_REM_ACCESS_ERR);
+	a.peer_qpn ^= 1;
+	srd_completes(&a, IBV_WR_SEND, NULL, 8, IBV_WC_REM_INV_RD_REQ_ERR);
+	a.peer_qpn ^= 1;
+
+	// Wrong requests, of which none is posted.
+	CHECK(srd_request(&a, IBV_WR_SEND, NULL, 8, 0) == EINVAL);
+	CHECK(srd_request(&a, IBV_WR_SEND, NULL, 8, IBV_SEND_SIGNALED | IBV_SEND_FENCE) == EINVAL);
+	CHECK(srd_request(&a, IBV_WR_SEND, NULL, 8, IBV_SEND_SIGNALED | IBV_SEND_IP_CSUM) == EINVAL);
+	CHECK(srd_request(&a, IBV_WR_SEND, NULL, 33, IBV_SEND_SIGNALED | IBV_SEND_INLINE) == EINVAL);
+	CHECK(srd_request(&a, IBV_WR_SEND, NULL, 4 * SIZE, IBV_SEND_SIGNALED) == EINVAL);
+	CHECK(srd_request(&a, IBV_WR_ATOMIC_FETCH_AND_ADD, &b.end, 8, IBV_SEND_SIGNALED) == EINVAL);
+	struct ibv_send_wr write = {.opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED, .wr.rdma = {.rkey = b.end.mr->rkey, .remote_addr = (uintptr_t)b.end.buffer}}, *refused;
+	struct ibv_send_wr message = {.wr_id = 3, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED, .wr.ud = {.ah = a.peer, .remote_qpn = a.peer_qpn, .remote_qkey = QKEY}, .next = &write};
+
+	CHECK(!ibv_post_recv(b.end.qp, &receive, &bad));
+	CHECK(ibv_post_send(a.end.qp, &message, &refused) == EINVAL && refused == &write);
+	srd_next(&a, IBV_WC_SUCCESS, 3);
+	ibv_end_poll(a.polled);
+	struct ibv_wc wc = await(&b.end); // the old way tells the sender too
+
+	CHECK(wc.slid == known.ahn && wc.src_qp == a.end.qp->qp_num && wc.byte_len == 0);
+	int posted = 0, error;
+
+	while (!(error = srd_request(&a, IBV_WR_SEND, NULL, 8, IBV_SEND_SIGNALED)))
+		posted++;
+	CHECK(error == ENOMEM && posted == DEPTH);
+	while (posted--) {
+		srd_next(&a, IBV_WC_RNR_RETRY_EXC_ERR, IBV_WR_SEND);
+		ibv_end_poll(a.polled);
+	}
+
+	// Wrong queue pairs.
+	struct efadv_qp_init_attr srd_type = {.driver_qp_type = EFADV_QP_DRIVER_TYPE_SRD};
+	struct ibv_qp_init_attr_ex init = srd_init(a.end.pd, a.end.cq);
+	struct {
+		struct efadv_qp_init_attr attr;
+		uint64_t later;
+	} longer = {.attr = srd_type};
+	struct ibv_qp *qp = efadv_create_qp_ex(a.end.context, &init, &longer.attr, sizeof longer);
+
+	CHECK(qp && !ibv_destroy_qp(qp));
+	longer.later = 1;
+	CHECK(!efadv_create_qp_ex(a.end.context, &init, &longer.attr, sizeof longer) && errno == EINVAL);
+	init.send_ops_flags |= IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+	CHECK(!efadv_create_qp_ex(a.end.context, &init, &srd_type, sizeof srd_type) && errno == EOPNOTSUPP);
+	init.send_ops_flags = 0;
+	init.cap.max_send_sge = 3;
+	CHECK(!efadv_create_qp_ex(a.end.context, &init, &srd_type, sizeof srd_type) && errno == EINVAL);
+	init.cap.max_send_sge = 1;
+	CHECK(!ibv_create_qp_ex(a.end.context, &init) && errno == EOPNOTSUPP);
+	init.qp_type = IBV_QPT_RC;
+	CHECK(!efadv_create_qp_ex(a.end.context, &init, &srd_type, sizeof srd_type) && errno == EINVAL);
+	struct ibv_qp_init_attr plain = {.qp_type = IBV_QPT_DRIVER, .send_cq = a.end.cq, .recv_cq = a.end.cq, .cap = {.max_send_wr = 1, .max_send_sge = 1}};
+
+	CHECK(!ibv_create_qp(a.end.pd, &plain) && errno == EOPNOTSUPP);
+	CHECK(!efadv_create_driver_qp(a.end.pd, &plain, 1) && errno == EINVAL);
+	CHECK((qp = efadv_create_driver_qp(a.end.pd, &plain, EFADV_QP_DRIVER_TYPE_SRD)) && !ibv_qp_to_qp_ex(qp) && !ibv_destroy_qp(qp));
+	plain.qp_type = IBV_QPT_RC;
+	CHECK(!ibv_create_qp(a.end.pd, &plain) && errno == EOPNOTSUPP);
+
+	// With the flag at both ends, a write with immediate data takes no receive.
+	srd_close(&a);
+	srd_close(&b);
+	a = srd_open(list[0], true);
+	b = srd_open(list[1], true);
+	struct unsolicited {
+		struct efadv_cq old;
+		bool (*is)(struct efadv_cq *);
+	} *queue = (struct unsolicited *)efadv_cq_from_ibv_cq_ex(b.polled);
+
+	CHECK(!ibv_query_gid(b.end.context, 1, 0, &gid));
+	a.peer = srd_address(a.end.pd, gid);
+	a.peer_qpn = b.end.qp->qp_num;
+	CHECK(!ibv_query_gid(a.end.context, 1, 0, &gid));
+	b.peer = srd_address(b.end.pd, gid);
+	srd_completes(&a, IBV_WR_RDMA_WRITE_WITH_IMM, &b.end, 8, IBV_WC_SUCCESS);
+	srd_next(&b, IBV_WC_SUCCESS, 0);
+	CHECK(queue->is(&queue->old) && ibv_wc_read_imm_data(b.polled) == htobe32(8));
+	ibv_end_poll(b.polled);
+	srd_close(&a);
+	srd_close(&b);
+	ibv_free_device_list(list);
+}
+
+// A device that was not opened as an EFA is none to libefa.
+static void not_an_efa(void)
+{
+	struct ibv_context *context = open_first();
+	struct end e = open_end(context, NULL, false);
+	struct efadv_device_attr device;
+	struct efadv_cq_init_attr with = {0};
+	struct ibv_cq_init_attr_ex queue = {.cqe = 1};
+	struct ibv_qp_init_attr init = {.qp_type = IBV_QPT_DRIVER, .send_cq = e.cq, .recv_cq = e.cq};
+
+	CHECK(context->device->node_type == IBV_NODE_CA && context->device->transport_type == IBV_TRANSPORT_IB);
+	CHECK(efadv_query_device(context, &device, sizeof device) == EOPNOTSUPP);
+	CHECK(!efadv_create_driver_qp(e.pd, &init, EFADV_QP_DRIVER_TYPE_SRD) && errno == EOPNOTSUPP);
+	CHECK(!efadv_create_cq(context, &queue, &with, sizeof with) && errno == EOPNOTSUPP);
+	close_end(&e, true);
+	CHECK(!ibv_close_device(context));
+}
+
 static const struct {
 	const char *name;
 	void (*run)(void);
@@ -2219,6 +2526,7 @@ static const struct {
 	{"nonblocking", nonblocking}, {"advise", advise}, {"device_memory", device_memory}, {"on_demand", on_demand}, {"on_demand_atomics", on_demand_atomics}, {"query_state", query_state}, {"read_all", read_all}, {"reset_while_reading", reset_while_reading}, {"shared_channel", shared_channel},
 	{"sysfs_files", sysfs_files}, {"threads", threads}, {"too_many_requests", too_many_requests},
 	{"waiting_threads", waiting_threads}, {"wrong_devices", wrong_devices}, {"wrong_paths", wrong_paths}, {"xrc", xrc},
+	{"not_an_efa", not_an_efa}, {"srd", srd},
 };
 
 // Without a name, it prints the names.

@@ -15,7 +15,7 @@ func preloaded(before, library string) string {
 	list := strings.FieldsFunc(before, func(r rune) bool { return r == ' ' || r == ':' })
 	list = slices.DeleteFunc(list, func(path string) bool {
 		name := filepath.Base(path)
-		return name == filepath.Base(library) || strings.HasPrefix(name, "libibverbs.so") || strings.HasPrefix(name, "librdmacm.so")
+		return name == filepath.Base(library) || strings.HasPrefix(name, "libibverbs.so") || strings.HasPrefix(name, "librdmacm.so") || strings.HasPrefix(name, "libefa.so")
 	})
 	return strings.Join(append(list, library), ":")
 }

@@ -28,7 +28,7 @@ const (
 // replaced are the libraries whose place libverbena.so takes. Its folder has one for each, under
 // whose names the dynamic linker finds libverbena.so: for programs that are linked with the libraries
 // on a machine without them, and for what programs load themselves.
-var replaced = []string{"libibverbs.so.1", "librdmacm.so.1"}
+var replaced = []string{"libibverbs.so.1", "librdmacm.so.1", "libefa.so.1"}
 
 // start replaces this process by the program. It returns only if that failed.
 func (o *options) start(stderr io.Writer) error {
@@ -118,16 +118,16 @@ func showDevices(specifications []string) (*sysfs.Tree, error) {
 		infos = nil
 	}
 	for _, specification := range specifications {
-		name, _, _ := strings.Cut(specification, "?")
-		infos = append(infos, verbs.DeviceInfo{Name: name})
+		infos = append(infos, verbs.DeviceInfo{Name: specification})
 	}
 	var list []sysfs.Device
-	for i, info := range infos {
-		d, err := soft.Driver{}.Describe(info.Name)
+	for i := range infos {
+		d, err := soft.Driver{}.Describe(infos[i].Name)
 		if err != nil {
 			return nil, err
 		}
 		list = append(list, sysfs.Device{Number: i, Description: sysfs.Description(d)})
+		infos[i].Name, _, _ = strings.Cut(infos[i].Name, "?")
 	}
 	sysfs.ShowNames(infos)
 	for i, info := range infos {
@@ -152,7 +152,7 @@ func (l *library) replacements(p *program, names []string) (folders []string, in
 		_, err := os.Stat(filepath.Join(folder, name))
 		switch {
 		case err != nil && found[name] == "":
-			return nil, "", fmt.Errorf("this machine does not have %s, and %s does not have it in its place: install it (Debian: libibverbs1, librdmacm1), or copy the whole output of make build, with the folder verbena-lib: %w", name, folder, err)
+			return nil, "", fmt.Errorf("this machine does not have %s, and %s does not have it in its place: install it (Debian: libibverbs1, librdmacm1, ibverbs-providers), or copy the whole output of make build, with the folder verbena-lib: %w", name, folder, err)
 		case err == nil && (found[name] == "" || incompatible == ""):
 			folders = append(folders, folder)
 		}

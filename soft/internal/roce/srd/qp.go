@@ -15,7 +15,7 @@ const (
 	MaxSendWR  = 4096
 	MaxRecvWR  = 32768
 	MaxSendSGE = 2
-	MaxRecvSGE = 1
+	MaxRecvSGE = 2
 	MaxRDMASGE = 1 // of a read or write
 	MaxInline  = 32
 	MaxRDMA    = 1 << 30
