@@ -62,6 +62,7 @@ type sharedReceiveQueue struct {
 	context *deviceContext
 	c       unsafe.Pointer
 	limit   atomic.Uint32 // that is armed; zero: none
+	xrc     *xrcDomain    // of an XRC queue
 
 	mu       sync.Mutex // guards receives
 	receives receives
@@ -74,6 +75,9 @@ func (q *sharedReceiveQueue) owner() *deviceContext { return q.context }
 func (q *sharedReceiveQueue) close() error {
 	if err := q.Close(); err != nil {
 		return err
+	}
+	if q.xrc != nil {
+		q.xrc.use(-1)
 	}
 	q.context.mu.Lock()
 	defer q.context.mu.Unlock()
@@ -88,8 +92,10 @@ func vd_create_srq(pd, xrcd, cq C.uint32_t, srq unsafe.Pointer, attr *C.struct_i
 		return noSuch
 	}
 	init := verbs.SRQInit{MaxWR: int(attr.max_wr), MaxSGE: int(attr.max_sge)}
+	var x *xrcDomain
 	if xrcd != 0 {
-		x, q := openXRCDomains.get(uint32(xrcd)), completionQueues.get(uint32(cq))
+		x = openXRCDomains.get(uint32(xrcd))
+		q := completionQueues.get(uint32(cq))
 		if x == nil || q == nil {
 			return noSuch
 		}
@@ -99,10 +105,11 @@ func vd_create_srq(pd, xrcd, cq C.uint32_t, srq unsafe.Pointer, attr *C.struct_i
 	if err != nil {
 		return errnoOf(err)
 	}
-	if x, ok := v.(verbs.XRCSRQ); ok {
-		made.number = C.uint32_t(x.SRQNum())
+	if x != nil {
+		x.use(1)
+		made.number = C.uint32_t(v.(verbs.XRCSRQ).SRQNum())
 	}
-	q := &sharedReceiveQueue{SRQ: v, context: p.context, c: srq, receives: receives{maxSGE: p.context.device.attr.MaxSRQSGE}}
+	q := &sharedReceiveQueue{SRQ: v, context: p.context, c: srq, xrc: x, receives: receives{maxSGE: p.context.device.attr.MaxSRQSGE}}
 	p.context.mu.Lock()
 	p.context.receivers[v] = q
 	p.context.mu.Unlock()

@@ -7,9 +7,12 @@ import "C"
 
 import (
 	"fmt"
+	"os"
 	"sync"
 	"syscall"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/verbena-rdma/verbena/internal/cverbs"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -28,7 +31,8 @@ type xrcDomains struct {
 type sharedXRC struct {
 	verbs.XRCDomain
 	all   *xrcDomains
-	inode *inode // nil: it has no file
+	inode *inode   // nil: it has no file
+	file  *os.File // keeps the inode, so that no other file gets its number
 	opens int
 	pairs map[uint32]*sharedPair // receive queue pairs, by number
 }
@@ -43,6 +47,7 @@ type sharedPair struct {
 type xrcDomain struct {
 	*sharedXRC
 	context *deviceContext
+	users   int // the queues and queue pairs that were made and opened by it
 }
 
 var openXRCDomains table[xrcDomain]
@@ -52,16 +57,35 @@ func (x *xrcDomain) owner() *deviceContext { return x.context }
 func (x *xrcDomain) close() error {
 	x.all.Lock()
 	defer x.all.Unlock()
+	if x.users > 0 {
+		return fmt.Errorf("close XRC domain: %d queues and queue pairs are still open: %w", x.users, verbs.ErrInUse)
+	}
 	if x.opens == 1 {
-		if err := x.Close(); err != nil {
+		if err := x.end(); err != nil {
 			return err
-		}
-		if x.inode != nil {
-			delete(x.all.byInode, *x.inode)
 		}
 	}
 	x.opens--
 	return nil
+}
+
+// end ends the domain when nobody has it open any more.
+func (x *sharedXRC) end() error {
+	if err := x.Close(); err != nil {
+		return err
+	}
+	if x.inode != nil {
+		delete(x.all.byInode, *x.inode)
+		_ = x.file.Close()
+	}
+	return nil
+}
+
+// use counts a queue or a queue pair that comes or goes.
+func (x *xrcDomain) use(n int) {
+	x.all.Lock()
+	defer x.all.Unlock()
+	x.users += n
 }
 
 // open adds a queue pair to the domain, or opens one of its.
@@ -130,14 +154,23 @@ func vd_open_xrcd(context C.uint32_t, fd, oflags C.int, to *C.uint32_t) C.int {
 		}
 		shared = &sharedXRC{XRCDomain: v, all: all, inode: file, pairs: make(map[uint32]*sharedPair)}
 		if file != nil {
+			held, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+			if err != nil {
+				_ = v.Close()
+				return errnoOf(err)
+			}
+			shared.file = os.NewFile(uintptr(held), "XRC domain")
 			if all.byInode == nil {
 				all.byInode = make(map[inode]*sharedXRC)
 			}
 			all.byInode[*file] = shared
 		}
 	}
-	handle := openXRCDomains.add(&xrcDomain{shared, c})
+	handle := openXRCDomains.add(&xrcDomain{sharedXRC: shared, context: c})
 	if handle == 0 {
+		if shared.opens == 0 {
+			_ = shared.end()
+		}
 		return errnoOf(verbs.ErrLimit)
 	}
 	shared.opens++
@@ -168,5 +201,13 @@ func vd_open_xrc_qp(xrcd C.uint32_t, qp unsafe.Pointer, number C.uint32_t, made 
 	if err != nil {
 		return errnoOf(err)
 	}
-	return registerQP(&queuePair{QP: p.QP, context: x.context, c: qp, closeShared: func() error { return x.sharedXRC.close(p) }}, made)
+	x.use(1)
+	closeShared := func() error {
+		err := x.sharedXRC.close(p)
+		if err == nil {
+			x.use(-1)
+		}
+		return err
+	}
+	return registerQP(&queuePair{QP: p.QP, context: x.context, c: qp, closeShared: closeShared}, made)
 }
