@@ -233,6 +233,12 @@ func gtestOutcome(output string) (a tally) {
 	return a
 }
 
+// What a place knows is filled in for whole words only.
+func TestFill(t *testing.T) {
+	p := &place{host: "192.0.2.1"}
+	require.Equal(t, "UCX_NET_DEVICES=soft_lo:1 192.0.2.1 -p 7", p.fill(&end{device: "soft_lo"}, "UCX_NET_DEVICES=DEV:1 HOST -p PORT", "7"))
+}
+
 // Tests that follow one that has ended the program run, and count.
 func TestGtestGoesOn(t *testing.T) {
 	const first = "[==========] Running 4 tests from 1 test suite.\n" +
