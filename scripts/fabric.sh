@@ -17,14 +17,14 @@ fi
 sources=$PWD/.build/fabric/src
 mkdir -p "$sources"
 
-# debian_source NAME VERSION unpacks a source package, whose files the checksums on standard input pin. The
-# machine's own list of sources stays as it is.
+# debian_source RELEASE PACKAGE... downloads a source package, whose files the checksums on standard input
+# pin. PACKAGE is what apt-get source takes. The machine's own list of sources stays as it is.
 debian_source() {
 	local archive apt=$PWD/.build/fabric/apt
 	mkdir -p "$apt/lists/partial"
 	# From the same archive as the machine's own packages.
 	archive=$(apt-cache policy libc6 | sed -nE 's,.* (https?://[^ ]*/debian/?) [^ ]*/main .*,\1,p' | head -n 1)
-	echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $archive bookworm main" >"$apt/sources.list"
+	echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $archive $1 main" >"$apt/sources.list"
 	cat >"$apt/apt.conf" <<-END
 		Dir::Etc::SourceList "$apt/sources.list";
 		Dir::Etc::SourceParts "/dev/null";
@@ -33,8 +33,7 @@ debian_source() {
 		APT::Sandbox::User "root";
 	END
 	APT_CONFIG=$apt/apt.conf apt-get update >/dev/null
-	(cd "$sources" && APT_CONFIG=$apt/apt.conf apt-get source --download-only "$1=$2" >/dev/null &&
-		sha256sum --check --quiet - && dpkg-source -x "$1_$2.dsc" "$1" >/dev/null)
+	(cd "$sources" && APT_CONFIG=$apt/apt.conf apt-get source --download-only "${@:2}" >/dev/null && sha256sum --check --quiet -)
 }
 
 # git_source NAME URL TAG COMMIT clones a repository.
@@ -60,11 +59,12 @@ build() {
 }
 
 ucx() {
-	[ -d "$sources/ucx" ] || debian_source ucx 1.13.1-1 <<-END
+	[ -d "$sources/ucx" ] || debian_source bookworm ucx=1.13.1-1 <<-END
 		bbe0768a0916a18f15de554660cfe5b7667ad5ba13e7e5f04f0662330cfcc664  ucx_1.13.1-1.dsc
 		1a88e09ca1b406c046a469c2ae271d2c330050b5664c0bcd9890e26c6ef09f3c  ucx_1.13.1.orig.tar.xz
 		e0a407539b44d3aa81e3f11fc43a3ad512550944a59227e2105317446fd2e0ff  ucx_1.13.1-1.debian.tar.xz
 	END
+	[ -d "$sources/ucx" ] || dpkg-source -x "$sources/ucx_1.13.1-1.dsc" "$sources/ucx" >/dev/null
 	# Some of its inline functions need -O2.
 	build ucx './autogen.sh && ./configure --enable-gtest --with-verbs --with-rdmacm --without-java --without-go --disable-numa CFLAGS="-O2 -g0 -Wno-error" CXXFLAGS="-O2 -g0 -Wno-error -std=gnu++14" && make -j"$(nproc)"'
 }
@@ -79,8 +79,17 @@ mpi4py() {
 	touch "$sources/mpi4py.done"
 }
 
+valkey() {
+	[ -d "$sources/valkey-8.1.1" ] || debian_source trixie --tar-only valkey <<-END
+		d9bbd82eecb82f359e649a0007ad3dc1b47cc15afa626348ca86b73c4ae2c7ee  valkey_8.1.1+dfsg1.orig.tar.xz
+	END
+	[ -d "$sources/valkey-8.1.1" ] || tar -C "$sources" -xf "$sources/valkey_8.1.1+dfsg1.orig.tar.xz"
+	ln -sfn valkey-8.1.1 "$sources/valkey"
+	build valkey 'make -j"$(nproc)" BUILD_RDMA=module MALLOC=libc && make -C tests/rdma'
+}
+
 failed=0
-for name in ${*:-mpi4py libfabric ucx}; do
+for name in ${*:-mpi4py libfabric valkey ucx}; do
 	[ -e "$sources/$name.done" ] || "$name" || failed=1
 done
 exit $failed

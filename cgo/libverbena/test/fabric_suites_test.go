@@ -29,9 +29,12 @@ func suites(t *testing.T) []*suite {
 		{name: "fi_pingpong", title: "fi_pingpong: msg, rxm", from: "libfabric-bin", rows: libfabric()},
 		{name: "dapl", title: "uDAPL", from: "dapl2-utils", rows: dapl(t, "dtest -b 65536", "dtest -b 65536 -p", "dtest -b 65536 -c", "dtestx", "dtestsrq", "dtestcm")},
 		{name: "mpi", title: "Open MPI over UCX", from: "openmpi-bin", rows: mpi(t)},
+		{name: "mpich", title: "MPICH over UCX: NetPIPE", from: "netpipe-mpich2", rows: mpich()},
+		{name: "hpcc", title: "HPC Challenge, 4 processes, Open MPI", from: "hpcc", rows: hpcc(t)},
 		{name: "rdma-core", title: "rdma-core 44's tests", from: "python3-pyverbs", rows: rdmaCore(t)},
 		{name: "iser", title: "iSER: tgt and libiscsi", from: "tgt, libiscsi-bin", rows: iser(t)},
 		{name: "qemu", title: "QEMU's live migration", from: "qemu-system-x86", rows: migration(t)},
+		{name: "valkey", title: "Valkey 8.1.1's test of RDMA", from: "source package valkey", rows: valkey(t)},
 		{name: "ucx-gtest", title: "UCX 1.13.1's tests", from: "source package ucx", rows: ucxTests(t)},
 		{name: "fabtests", title: "fabtests 1.17: msg, rxm", from: "libfabric v1.17.0", rows: fabtests(t)},
 		{name: "mpi4py", title: "mpi4py 3.1.4's tests, 4 processes", from: "mpi4py 3.1.4", rows: mpi4py(t)},
@@ -152,6 +155,43 @@ func migration(t *testing.T) (rows []row) {
 		rows = append(rows, row{
 			program: "qemu-system-x86_64", server: end("destination"), client: end("source"),
 			prints: "memories are equal", retries: true, stays: true,
+		})
+	}
+	return rows
+}
+
+// mpich is a ping-pong of two processes. NetPIPE compares no data, but needs each message.
+func mpich() []row {
+	return []row{{
+		program: "NPmpich2", local: true, prints: "65539 bytes", client: "mpirun.mpich -np 2 NPmpich2 -u 65536 -o /dev/null",
+		env: []string{"UCX_TLS=rc_verbs,ud_verbs,self", "UCX_NET_DEVICES=DEV:1"},
+	}}
+}
+
+// hpcc is the HPC Challenge, which checks its results.
+func hpcc(t *testing.T) []row {
+	script, err := filepath.Abs("testdata/hpcc.sh")
+	require.NoError(t, err)
+	return []row{{
+		program: "hpcc", local: true, prints: "Success=1", limit: 15 * time.Minute, client: "sh " + script + " " + t.TempDir(),
+		env: []string{"UCX_TLS=rc_verbs,ud_verbs,self", "UCX_NET_DEVICES=DEV:1"},
+	}}
+}
+
+// valkey is Valkey's own test of RDMA, 100 times, each with a server of its own. The test saves the
+// data in a child of the server while other threads go on.
+func valkey(t *testing.T) (rows []row) {
+	folder, ok := fabricSource(t, "valkey")
+	if !ok {
+		return nil
+	}
+	script, err := filepath.Abs("testdata/valkey-server.sh")
+	require.NoError(t, err)
+	data := t.TempDir()
+	for range 100 {
+		rows = append(rows, row{
+			program: "sh", server: strings.Join([]string{"sh", script, folder, data, "HOST PORT"}, " "), listens: "accept connections rdma", stays: true,
+			client: filepath.Join(folder, "tests/rdma/rdma-test") + " --thread 4 -h HOST -p PORT", prints: "KVs [OK]",
 		})
 	}
 	return rows

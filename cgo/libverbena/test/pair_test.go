@@ -196,6 +196,8 @@ func (r *row) runOnce(t *testing.T, p *place) (string, error) {
 	defer s.stop()
 	ready := func() bool { return listens(s.PID(), "tcp", port) }
 	switch {
+	case r.listens != "":
+		ready = func() bool { return strings.Contains(s.output.String(), r.listens) }
 	case r.retries && p.client.devices == "" && p.server.devices != "":
 		// The kernel's connection manager takes 5 s to repeat a request that nobody takes, and its
 		// clients end if nobody listens.

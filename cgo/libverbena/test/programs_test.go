@@ -23,6 +23,7 @@ type row struct {
 	prints   string                    // a part of the client's output
 	short    bool                      // it also runs in the short form, and in places that are short
 	retries  bool                      // the client fails before the server listens, which nothing shows
+	listens  string                    // what the server prints when it listens, if nothing else shows it
 	stays    bool                      // the server does not end by itself
 	local    bool                      // for processes of one machine only
 	apart    bool                      // not on the loopback interface
@@ -42,6 +43,7 @@ var packages = map[string]string{
 	"ibv_": "ibverbs-utils", "ib_": "perftest", "ucx_perftest": "ucx-utils", "rping": "rdmacm-utils", "ucmatose": "rdmacm-utils",
 	"udaddy": "rdmacm-utils", "cmtime": "rdmacm-utils", "rdma_": "rdmacm-utils", "fi_": "libfabric-bin", "mpicc": "openmpi-bin libopenmpi-dev",
 	"tgtd": "tgt", "iscsi-": "libiscsi-bin", "dtest": "dapl2-utils", "qemu-system": "qemu-system-x86",
+	"NPmpich2": "netpipe-mpich2", "hpcc": "hpcc",
 }
 
 func packageOf(program string) string {
