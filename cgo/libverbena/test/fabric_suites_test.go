@@ -4,7 +4,6 @@ package test
 
 import (
 	"cmp"
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -114,33 +113,6 @@ func rdmaCore(t *testing.T) (rows []row) {
 		})
 	}
 	return rows
-}
-
-// suiteOutcome reads the lines that testdata/suite.py writes.
-func suiteOutcome(output string) (a tally) {
-	count := 0
-	for text := range strings.Lines(output) {
-		var line struct {
-			Count                 int
-			Test, Outcome, Reason string
-		}
-		if json.Unmarshal([]byte(text), &line) != nil {
-			continue
-		}
-		count += line.Count
-		switch line.Outcome {
-		case "passed":
-			a.Passed++
-		case "skipped":
-			a.skip(line.Reason, 1)
-		case "failed":
-			a.Failed = append(a.Failed, line.Test)
-		}
-	}
-	for a.tests() < count {
-		a.Failed = append(a.Failed, "has no result")
-	}
-	return a
 }
 
 // migration are migrations of a guest of QEMU.
