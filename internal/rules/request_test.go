@@ -38,6 +38,14 @@ func TestTable(t *testing.T) {
 	}
 }
 
+// XRC's sending end has the operations of RC, its receiving end none.
+func TestXRC(t *testing.T) {
+	for op := verbs.OpSend; op <= verbs.OpAtomicWrite; op++ {
+		require.NoError(t, CheckRequest(verbs.XRCSend, op, knownFlags), "%v", op)
+		require.ErrorIs(t, CheckRequest(verbs.XRCRecv, op, 0), verbs.ErrInvalid, "%v", op)
+	}
+}
+
 func TestUnknown(t *testing.T) {
 	for _, op := range []verbs.Opcode{-1, verbs.OpAtomicWrite + 1, 31, 32, 1 << 40} {
 		err := CheckRequest(verbs.RC, op, 0)

@@ -29,6 +29,16 @@ var required = map[verbs.QPType]map[verbs.QPState]verbs.QPAttrMask{
 		verbs.QPReadyToReceive: 0,
 		verbs.QPReadyToSend:    verbs.QPAttrSQPSN,
 	},
+	verbs.XRCSend: {
+		verbs.QPInitialized:    verbs.UCToInit &^ verbs.QPAttrState,
+		verbs.QPReadyToReceive: verbs.UCToRTR &^ verbs.QPAttrState,
+		verbs.QPReadyToSend:    verbs.RCToRTS &^ verbs.QPAttrState,
+	},
+	verbs.XRCRecv: {
+		verbs.QPInitialized:    verbs.RCToInit &^ verbs.QPAttrState,
+		verbs.QPReadyToReceive: verbs.RCToRTR &^ verbs.QPAttrState,
+		verbs.QPReadyToSend:    verbs.QPAttrSQPSN | verbs.QPAttrTimeout,
+	},
 	verbs.SRD: {
 		verbs.QPInitialized:    verbs.QPAttrPKeyIndex | verbs.QPAttrPort | verbs.QPAttrQKey,
 		verbs.QPReadyToReceive: 0,
