@@ -428,6 +428,20 @@ func TestManyReplies(t *testing.T) {
 	assert.Empty(t, a.exchanges)
 }
 
+// XRC is analysed as RC is.
+func TestXRC(t *testing.T) {
+	s := &script{}
+	for psn := range uint32(2) {
+		s.packet(0, wire.Packet{Opcode: wire.RCSendOnly.On(wire.ServiceXRC), PSN: psn, SRQN: 9, AckReq: true}, 8)
+		s.packet(1, wire.Packet{Opcode: wire.RCAcknowledge.On(wire.ServiceXRC), PSN: psn, AETH: wire.AETH{Syndrome: wire.Ack(31)}}, 0)
+	}
+	c := s.connection(t)
+	assert.Equal(t, "XRC", c.Service)
+	assert.EqualValues(t, 2, c.Sent[0].Sends)
+	assert.EqualValues(t, 16, c.Sent[0].Bytes)
+	assert.EqualValues(t, 2, c.Sent[0].RoundTrip.Count)
+}
+
 // Connections beyond the limit are counted; the one in use stays.
 func TestTooManyConnections(t *testing.T) {
 	s := &script{}
