@@ -3,9 +3,11 @@ package docs
 import (
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"testing"
@@ -221,18 +223,38 @@ func (p *program) connectionChanged(conn *rdma.Connection, state rdma.Connection
 	}
 }
 
-// The planted fault is found by a seed below 1,000, and comes again when the seed is given.
+// The planted fault is found, and made small. The test that is printed fails, too.
 func TestPlantedFault(t *testing.T) {
-	run := func(args ...string) string {
-		self, err := os.Executable()
-		require.NoError(t, err)
-		child := exec.Command(self, append([]string{"-test.run=^TestReplicatedLog$"}, args...)...)
-		child.Env = append(os.Environ(), "VERBENA_PLANTED_FAULT=1")
-		out, err := child.CombinedOutput()
-		require.Error(t, err, "%s", out)
-		return string(out)
+	self, err := os.Executable()
+	require.NoError(t, err)
+	out := plant(t, self, "-test.run=^TestReplicatedLog$", "-sim.seeds=999")
+	require.Regexp(t, `-sim\.seed=\d+`, out)
+	require.Regexp(t, `sim: seed \d+ fails with [123] of its \d+ faults`, out)
+	require.Contains(t, out, "Without the last fault it passes. The first difference is at ")
+
+	name, code := regexp.MustCompile(`(?s)func (TestReplicatedLogSeed\d+)\(.*?\n *}\n`), ""
+	if m := name.FindStringSubmatch(out); m != nil {
+		code = "package docs\n\nimport (\n\"testing\"\n\"time\"\n\n\"github.com/verbena-rdma/verbena/soft/sim\"\n)\n\n" + m[0]
+		out = m[1]
 	}
-	found := regexp.MustCompile(`-sim\.seed=\d+`).FindString(run("-sim.seeds=999"))
-	require.NotEmpty(t, found)
-	require.Contains(t, run(found), found)
+	require.NotEmpty(t, code, "%s", out)
+	folder, err := filepath.Abs(".")
+	require.NoError(t, err)
+	source, overlay := filepath.Join(t.TempDir(), "printed.go"), filepath.Join(t.TempDir(), "overlay.json")
+	require.NoError(t, os.WriteFile(source, []byte(code), 0o600))
+	files, err := json.Marshal(map[string]map[string]string{"Replace": {filepath.Join(folder, "printed_test.go"): source}})
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(overlay, files, 0o600))
+	printed := plant(t, "go", "test", "-vet=off", "-pgo=off", "-overlay="+overlay, "-run=^"+out+"$", ".")
+	require.Contains(t, printed, "is not less than or equal to")
+	require.NotContains(t, printed, "build failed")
+}
+
+// plant runs a command that the planted fault makes fail.
+func plant(t *testing.T, command string, args ...string) string {
+	child := exec.Command(command, args...)
+	child.Env = append(os.Environ(), "VERBENA_PLANTED_FAULT=1")
+	out, err := child.CombinedOutput()
+	require.Error(t, err, "%s", out)
+	return string(out)
 }

@@ -14,61 +14,103 @@ import (
 
 // The flags of a test binary that uses this package.
 type flags struct {
-	seed  *uint64
-	seeds *int
-	log   *string
-	pcap  *string
+	seed   *uint64
+	seeds  *int
+	shrink *int
+	repeat *bool
+	log    *string
+	pcap   *string
 }
 
 var testFlags = registerFlags()
 
 func registerFlags() flags {
 	if !testing.Testing() {
-		return flags{seed: new(uint64), seeds: new(int), log: new(string), pcap: new(string)}
+		return flags{seed: new(uint64), seeds: new(int), shrink: new(int), repeat: new(bool), log: new(string), pcap: new(string)}
 	}
 	return flags{
-		seed:  flag.Uint64("sim.seed", 0, "repeat simulations with this `seed` only"),
-		seeds: flag.Int("sim.seeds", 0, "run simulations with this `number` of seeds, whatever the test asks for"),
-		log:   flag.String("sim.log", "", "with -sim.seed: write all events to this `file`"),
-		pcap:  flag.String("sim.pcap", "", "with -sim.seed: write the packets of each host to files in this `folder`, for tshark"),
+		seed:   flag.Uint64("sim.seed", 0, "repeat simulations with this `seed` only"),
+		seeds:  flag.Int("sim.seeds", 0, "run simulations with this `number` of seeds, whatever the test asks for"),
+		shrink: flag.Int("sim.shrink", 100, "repeat a seed that fails with fewer and shorter faults, this `number` of times at most"),
+		repeat: flag.Bool("sim.repeat", false, "run each seed twice, and fail if the runs differ"),
+		log:    flag.String("sim.log", "", "with -sim.seed: write all events to this `file`"),
+		pcap:   flag.String("sim.pcap", "", "with -sim.seed: write the packets of each host to files in this `folder`, for tshark"),
 	}
 }
 
 // Check runs a test in as many simulations as seeds says, with the seeds from 1 on, several at
 // a time, each in virtual time. It stops at the first seed that fails, and says how to repeat
-// it. It runs the first seed twice, and fails if the runs differ: then something other than the
+// it. If a [Nemesis] caused faults, Check then repeats the seed with faults left out, shortened, and moved
+// to fewer hosts, and prints the smallest schedule that still fails, as a test that calls [Replay], too.
+// It runs the first seed twice, and fails if the runs differ: then something other than the
 // seed decides what happens (see the package comment).
 //
 // The flags of the test binary change that: -sim.seeds sets the number of seeds, -sim.seed
-// runs a single one, -sim.log and -sim.pcap record it.
+// runs a single one, -sim.log and -sim.pcap record it, -sim.shrink sets how often a failing seed is
+// repeated at most, and with -sim.repeat all seeds run twice.
 func Check(t *testing.T, seeds int, test func(s *Sim)) {
 	t.Helper()
+	if r := replayOf(t); r != nil {
+		run(t, fmt.Sprint("replay of seed ", r.seed), r.seed, r.prepare, test)
+		return
+	}
 	if seed := *testFlags.seed; seed != 0 {
-		repeat(t, seed, test)
+		if s, ok := repeat(t, seed, test); !ok {
+			shrink(t, s, test)
+		}
 		return
 	}
 	if n := *testFlags.seeds; n > 0 {
 		seeds = n
 	}
-	if seeds < 1 || !checkRepeats(t, test) {
+	if seeds < 1 {
+		return
+	}
+	if s, ok := checkRepeats(t, 1, test); !ok {
+		shrink(t, s, test)
 		return
 	}
 	var next atomic.Uint64
 	next.Store(1)
+	var failing lowest
 	var workers sync.WaitGroup
 	for range min(runtime.GOMAXPROCS(0), seeds-1) {
 		workers.Go(func() {
 			for seed := next.Add(1); seed <= uint64(seeds) && !t.Failed(); seed = next.Add(1) {
-				run(t, fmt.Sprint("seed ", seed), seed, nil, test)
+				var s *Sim
+				var ok bool
+				if *testFlags.repeat {
+					s, ok = checkRepeats(t, seed, test)
+				} else {
+					s, ok = run(t, fmt.Sprint("seed ", seed), seed, nil, test)
+				}
+				if !ok {
+					failing.add(s)
+				}
 			}
 		})
 	}
 	workers.Wait()
+	shrink(t, failing.s, test)
+}
+
+// lowest keeps the simulation with the lowest seed.
+type lowest struct {
+	mu sync.Mutex
+	s  *Sim
+}
+
+func (l *lowest) add(s *Sim) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if s != nil && (l.s == nil || s.seed < l.s.seed) {
+		l.s = s
+	}
 }
 
 // run runs one simulation, and prints how to repeat it if it fails.
-func run(t *testing.T, name string, seed uint64, prepare func(*trace), test func(s *Sim)) (ok bool) {
-	return t.Run(name, func(sub *testing.T) {
+func run(t *testing.T, name string, seed uint64, prepare func(*Sim), test func(s *Sim)) (s *Sim, ok bool) {
+	ok = t.Run(name, func(sub *testing.T) {
 		sub.Cleanup(func() {
 			if sub.Failed() {
 				sub.Logf("sim: seed %d fails; repeat it with: go test -run '%s' -sim.seed=%d", seed, runPattern(t.Name()), seed)
@@ -77,9 +119,9 @@ func run(t *testing.T, name string, seed uint64, prepare func(*trace), test func
 		var inner *testing.T
 		left := inBubbleOf(sub, func(b *testing.T) {
 			inner = b
-			s := New(b, seed)
+			s = New(b, seed)
 			if prepare != nil {
-				prepare(s.trace)
+				prepare(s)
 			}
 			test(s)
 		})
@@ -88,6 +130,7 @@ func run(t *testing.T, name string, seed uint64, prepare func(*trace), test func
 			sub.SkipNow()
 		}
 	})
+	return s, ok
 }
 
 // runPattern returns the pattern by which go test -run finds one test.
@@ -99,31 +142,33 @@ func runPattern(name string) string {
 	return strings.Join(parts, "/")
 }
 
-// checkRepeats runs the first seed twice, and reports whether both runs pass.
-func checkRepeats(t *testing.T, test func(s *Sim)) bool {
-	var first *trace
-	if !run(t, "seed 1", 1, func(x *trace) { first, x.keep = x, true }, test) {
-		return false
+// checkRepeats runs a seed twice, and reports whether both runs pass. If they do and differ, it returns
+// no simulation.
+func checkRepeats(t *testing.T, seed uint64, test func(s *Sim)) (*Sim, bool) {
+	first, ok := run(t, fmt.Sprint("seed ", seed), seed, func(s *Sim) { s.trace.keep = true }, test)
+	if !ok {
+		return first, false
 	}
-	var second *trace
-	if !run(t, "seed 1 again", 1, func(x *trace) { second, x.expect = x, first.records }, test) {
-		return false
+	second, ok := run(t, fmt.Sprint("seed ", seed, " again"), seed, func(s *Sim) { s.trace.expect = first.trace.records }, test)
+	if !ok {
+		return second, false
 	}
 	switch {
-	case second.differs != "":
-		t.Errorf("sim: two runs of seed 1 differ: %s; something other than the seed decides what happens", second.differs)
-		return false
-	case first.digest != second.digest:
-		t.Errorf("sim: two runs of seed 1 differ: the second one ends earlier, or they differ after %d events", len(first.records))
-		return false
+	case second.trace.differs != nil:
+		t.Errorf("sim: two runs of seed %d differ: %v; something other than the seed decides what happens", seed, second.trace.differs)
+	case first.trace.digest != second.trace.digest:
+		t.Errorf("sim: two runs of seed %d differ: the second one ends earlier, or they differ after %d events", seed, len(first.trace.records))
+	default:
+		return second, true
 	}
-	return true
+	return nil, false
 }
 
 // repeat runs one seed, with the log and the captures that the flags ask for.
-func repeat(t *testing.T, seed uint64, test func(s *Sim)) {
+func repeat(t *testing.T, seed uint64, test func(s *Sim)) (s *Sim, ok bool) {
 	var prepared error
-	run(t, fmt.Sprint("seed ", seed), seed, func(x *trace) {
+	s, ok = run(t, fmt.Sprint("seed ", seed), seed, func(s *Sim) {
+		x := s.trace
 		if *testFlags.log != "" {
 			x.log, prepared = newLimitedWriter(*testFlags.log)
 		}
@@ -134,4 +179,5 @@ func repeat(t *testing.T, seed uint64, test func(s *Sim)) {
 	if prepared != nil {
 		t.Errorf("sim: cannot record the run: %v", prepared)
 	}
+	return s, ok
 }

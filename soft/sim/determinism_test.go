@@ -19,7 +19,7 @@ import (
 )
 
 var (
-	repetitions = flag.Int("sim.repeat", 3, "how `often` TestDeterminism runs each program")
+	repetitions = flag.Int("sim.repetitions", 3, "how `often` TestDeterminism runs each program")
 	digestFile  = flag.String("sim.digests", "", "TestDeterminism compares its digests with those in this `file`, or writes it if there is none")
 )
 

@@ -69,8 +69,9 @@
 //
 // # Repeating a failure
 //
-// The output of a failed test names the seed. With it, -sim.log writes all events to a file,
-// and -sim.pcap the packets of each host:
+// The output of a failed test names the seed, and the smallest schedule of faults with which [Check] has
+// seen it fail: as text, and as a test that calls [Replay]. With the seed, -sim.log writes all events to a
+// file, and -sim.pcap the packets of each host:
 //
 //	go test -run '^TestReplication$' -sim.seed=417 -sim.log=log -sim.pcap=pcaps
 //	tshark -r pcaps/a.pcap

@@ -64,3 +64,21 @@ func runUntilEnd(ctx context.Context, dev verbs.Device, start func(*rdma.Connect
 	}
 	return engine.Run(ctx)
 }
+
+// A schedule is printed in words, and as Go code for [sim.Replay].
+func ExampleSchedule() {
+	s := sim.Schedule{
+		{At: 2 * time.Second, For: 500 * time.Millisecond, Kind: sim.Crash, Hosts: []string{"a"}},
+		{At: 3 * time.Second, For: time.Second, Kind: sim.OneWayOut, Hosts: []string{"a"}, Rest: []string{"b", "c"}},
+	}
+	for _, f := range s {
+		fmt.Println(f)
+	}
+	fmt.Printf("%#v\n", s[:1])
+	// Output:
+	// 2s for 500ms: host a crashes
+	// 3s for 1s: nothing gets from a to b, c
+	// sim.Schedule{
+	// 	{At: 2 * time.Second, For: 500 * time.Millisecond, Kind: sim.Crash, Hosts: []string{"a"}},
+	// }
+}

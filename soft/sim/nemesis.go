@@ -2,13 +2,14 @@ package sim
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"time"
 )
 
-// Chaos says which faults a [Nemesis] causes, how often, and how many at a time.
+// Chaos limits which faults a [Nemesis] causes, how often, and how many at a time. Within the limits,
+// each seed draws a choice of its own (swarm testing).
 //
 //	s.Nemesis(sim.Chaos{Hosts: servers, Until: time.Minute})             // everything, to a minority of them
 //	s.Nemesis(sim.Chaos{Crashes: 1, Interval: 100 * time.Millisecond})   // only crashes, until Stop
@@ -19,7 +20,8 @@ type Chaos struct {
 	Hosts []*Host
 	// Until is the time of the simulation at which the chaos ends. Zero: when Stop is called.
 	Until time.Duration
-	// Interval is the mean time from one fault to the next. Zero: a second.
+	// Interval is the mean time from one fault to the next. Each seed draws up to four times as much.
+	// Zero: a second.
 	Interval time.Duration
 	// Longest is how long a fault lasts at most. Zero: three times Interval.
 	Longest time.Duration
@@ -27,7 +29,8 @@ type Chaos struct {
 	// Hosts that the test crashes or pauses count too. Zero: a minority, but at least one.
 	MaxDown int
 
-	// How often each kind of fault is drawn, in proportion to the others. All zero: equally often.
+	// How often each kind of fault is drawn, in proportion to the others. All zero: equally often. Each
+	// seed draws which of them it leaves out.
 
 	Crashes    int // of a host whose program runs; it restarts when the fault ends
 	Pauses     int // of a host
@@ -42,30 +45,23 @@ type Chaos struct {
 	Worst LinkConfig
 }
 
-// NemesisCounts counts the faults that a [Nemesis] has caused, by kind.
-type NemesisCounts struct {
-	Crashes    int // of hosts
-	Pauses     int // of hosts
-	Partitions int // in both directions
-	OneWay     int // partitions in one direction
-	BadLinks   int // links, or pairs of links, that became worse
-}
-
 // Nemesis causes faults that the seed draws, and ends each of them after a while.
 type Nemesis struct {
-	s      *Sim
-	c      Chaos
-	random *rand.Rand
-	active []*fault
-	bad    []*Link // that a fault has made worse
-	counts NemesisCounts
-	over   bool
+	s        *Sim
+	c        Chaos
+	number   int // of the simulation's
+	random   *rand.Rand
+	interval time.Duration // the mean time between faults, as the seed has drawn it
+	events   uint64
+	active   []*fault
+	counts   map[FaultKind]int
+	over     bool
 }
 
 // fault is a fault that has not ended.
 type fault struct {
-	what  string
-	hosts []*Host // that count as down
+	Fault
+	hosts []*Host // those that count as down
 	end   func()
 }
 
@@ -100,7 +96,7 @@ func (s *Sim) Nemesis(c Chaos) *Nemesis {
 		c.Hosts = slices.Clone(s.hosts)
 	}
 	s.nemeses++
-	random := rand.New(rand.NewPCG(s.seed, s.nemeses<<8|3))
+	n := &Nemesis{s: s, number: int(s.nemeses) - 1, random: rand.New(rand.NewPCG(s.seed, s.nemeses<<8|3)), counts: make(map[FaultKind]int)}
 	s.mu.Unlock()
 	if c.Interval <= 0 {
 		c.Interval = time.Second
@@ -117,12 +113,37 @@ func (s *Sim) Nemesis(c Chaos) *Nemesis {
 	if c.Worst == (LinkConfig{}) {
 		c.Worst = worstLink
 	}
-	n := &Nemesis{s: s, c: c, random: random}
+	n.c = c
 	if c.Until > 0 {
-		s.At(c.Until, n.Stop)
+		n.at(c.Until, n.Stop)
 	}
+	if s.replays {
+		for _, f := range s.replay {
+			if f.Nemesis == n.number {
+				n.at(f.At, func() { n.begin(f) })
+			}
+		}
+		return n
+	}
+	n.swarm()
 	n.wait()
 	return n
+}
+
+// swarm draws which kinds of faults are on in this run, and how often faults come. Some failures
+// need many faults of one kind, or that another kind does not disturb.
+func (n *Nemesis) swarm() {
+	weights := []*int{&n.c.Crashes, &n.c.Pauses, &n.c.Partitions, &n.c.OneWay, &n.c.BadLinks}
+	weights = slices.DeleteFunc(weights, func(w *int) bool { return *w <= 0 })
+	if len(weights) > 0 {
+		always := n.random.IntN(len(weights))
+		for i, w := range weights {
+			if n.random.IntN(2) == 0 && i != always {
+				*w = 0
+			}
+		}
+	}
+	n.interval = n.c.Interval << n.random.IntN(3)
 }
 
 // Stop ends all faults, and causes no more.
@@ -136,12 +157,21 @@ func (n *Nemesis) Stop() {
 // Done reports whether the chaos has ended. It serves as a condition for RunUntil.
 func (n *Nemesis) Done() bool { return n.over }
 
-// Counts returns the number of faults so far.
-func (n *Nemesis) Counts() NemesisCounts { return n.counts }
+// Counts returns the number of faults so far, by kind.
+func (n *Nemesis) Counts() map[FaultKind]int { return maps.Clone(n.counts) }
+
+// at calls f at that time, before all else that happens then. It draws no number that others would draw
+// otherwise, so that a run without a fault is the same until the fault begins.
+func (n *Nemesis) at(at time.Duration, f func()) {
+	n.s.mu.Lock()
+	defer n.s.mu.Unlock()
+	n.events++
+	n.s.push(max(at, n.s.elapsed()), uint64(n.number)<<32|n.events, event{kind: eventFault, call: f})
+}
 
 // wait waits for the next fault.
 func (n *Nemesis) wait() {
-	n.s.After(n.upTo(2*n.c.Interval), func() {
+	n.at(n.s.Now()+n.upTo(2*n.interval), func() {
 		if n.over {
 			return
 		}
@@ -155,18 +185,13 @@ func (n *Nemesis) upTo(d time.Duration) time.Duration {
 	return 1 + time.Duration(n.random.Int64N(int64(d)))
 }
 
-// act causes a fault, of a kind that is possible now.
+// act causes a fault, of a kind that is possible now. Two of them if it is a bad link in both directions.
 func (n *Nemesis) act() {
 	kinds := []struct {
 		weight int
-		draw   func() *fault
-		count  *int
+		draw   func() []Fault
 	}{
-		{n.c.Crashes, n.crash, &n.counts.Crashes},
-		{n.c.Pauses, n.pause, &n.counts.Pauses},
-		{n.c.Partitions, n.partition, &n.counts.Partitions},
-		{n.c.OneWay, n.oneWay, &n.counts.OneWay},
-		{n.c.BadLinks, n.badLink, &n.counts.BadLinks},
+		{n.c.Crashes, n.crash}, {n.c.Pauses, n.pause}, {n.c.Partitions, n.partition}, {n.c.OneWay, n.oneWay}, {n.c.BadLinks, n.badLink},
 	}
 	for {
 		total := 0
@@ -180,17 +205,31 @@ func (n *Nemesis) act() {
 		for ; x >= max(kinds[i].weight, 0); i++ {
 			x -= max(kinds[i].weight, 0)
 		}
-		f := kinds[i].draw()
-		if f == nil {
+		faults := kinds[i].draw()
+		if len(faults) == 0 {
 			kinds[i].weight = 0
 			continue
 		}
-		*kinds[i].count++
-		n.active = append(n.active, f)
-		n.log("begins: %s", f.what)
-		n.s.After(n.upTo(n.c.Longest), func() { n.end(f) })
+		lasts := n.upTo(n.c.Longest)
+		for _, f := range faults {
+			f.Nemesis, f.At, f.For = n.number, n.s.Now(), lasts
+			n.begin(f)
+		}
 		return
 	}
+}
+
+// begin causes a fault, if it is possible now and the chaos has not ended.
+func (n *Nemesis) begin(drawn Fault) {
+	f := &fault{Fault: drawn}
+	if n.over || !n.cause(f) {
+		return
+	}
+	n.counts[f.Kind]++
+	n.active = append(n.active, f)
+	n.s.schedule = append(n.s.schedule, drawn)
+	n.log("begins: %s", f.what())
+	n.at(n.s.Now()+f.For, func() { n.end(f) })
 }
 
 // end ends a fault, if it has not ended.
@@ -200,7 +239,7 @@ func (n *Nemesis) end(f *fault) {
 		return
 	}
 	n.active = slices.Delete(n.active, i, i+1)
-	n.log("ends: %s", f.what)
+	n.log("ends: %s", f.what())
 	f.end()
 }
 
@@ -213,6 +252,48 @@ func (n *Nemesis) log(format string, args ...any) {
 	if log := n.s.trace.log; log != nil {
 		_, _ = fmt.Fprintf(log, "%v %s\n", n.s.elapsed(), text)
 	}
+}
+
+// cause makes a fault happen, and reports whether it can.
+func (n *Nemesis) cause(f *fault) bool {
+	s := n.s
+	from, to := s.named(f.Hosts), s.named(f.Rest)
+	if len(from) == 0 {
+		return false
+	}
+	f.hosts = from
+	switch f.Kind {
+	case Crash:
+		if !from[0].busy() {
+			return false
+		}
+		from[0].crash(f)
+		f.end = func() { from[0].endCrash(f) }
+	case Pause:
+		from[0].pause(f)
+		f.end = func() { from[0].endPause(f) }
+	case Partition:
+		n.cut(f, pairs(from, to, pairs(to, from, nil)))
+	case OneWayOut:
+		n.cut(f, pairs(from, to, nil))
+	case OneWayIn:
+		n.cut(f, pairs(to, from, nil))
+	case BadLink:
+		return len(to) > 0 && n.worsen(f, from[0], to[0])
+	}
+	return true
+}
+
+// named returns those hosts that exist.
+func (s *Sim) named(names []string) (hosts []*Host) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, name := range names {
+		if i := slices.IndexFunc(s.hosts, func(h *Host) bool { return h.name == name }); i >= 0 {
+			hosts = append(hosts, s.hosts[i])
+		}
+	}
+	return hosts
 }
 
 // up returns the hosts that are not down, in an order of chance, and how many of them may become
@@ -233,63 +314,40 @@ func (h *Host) stands() bool {
 	return h.down || len(h.pauses) > 0
 }
 
-func (n *Nemesis) crash() *fault {
+func (n *Nemesis) crash() []Fault {
 	hosts, room := n.up()
 	i := slices.IndexFunc(hosts, (*Host).busy)
 	if room <= 0 || i < 0 {
 		return nil
 	}
-	h := hosts[i]
-	f := &fault{what: "host " + h.name + " crashes", hosts: hosts[i : i+1]}
-	f.end = func() { h.endCrash(f) }
-	h.crash(f)
-	return f
+	return []Fault{{Kind: Crash, Hosts: names(hosts[i])}}
 }
 
-func (n *Nemesis) pause() *fault {
+func (n *Nemesis) pause() []Fault {
 	hosts, room := n.up()
 	if room <= 0 || len(hosts) == 0 {
 		return nil
 	}
-	h := hosts[0]
-	f := &fault{what: "host " + h.name + " pauses", hosts: hosts[:1]}
-	f.end = func() { h.endPause(f) }
-	h.pause(f)
-	return f
+	return []Fault{{Kind: Pause, Hosts: names(hosts[0])}}
 }
 
-func (n *Nemesis) partition() *fault {
-	group, rest := n.divide()
-	if len(group) == 0 || len(rest) == 0 {
-		return nil
-	}
-	f := n.cut(pairs(group, rest, pairs(rest, group, nil)))
-	f.what, f.hosts = names(group)+" and "+names(rest)+" are parted", group
-	return f
-}
+func (n *Nemesis) partition() []Fault { return n.divide(Partition) }
 
-func (n *Nemesis) oneWay() *fault {
-	group, rest := n.divide()
-	if len(group) == 0 || len(rest) == 0 {
-		return nil
-	}
-	from, to := group, rest
+func (n *Nemesis) oneWay() []Fault {
 	if n.random.IntN(2) == 0 {
-		from, to = rest, group
+		return n.divide(OneWayIn)
 	}
-	f := n.cut(pairs(from, to, nil))
-	f.what, f.hosts = "nothing gets from "+names(from)+" to "+names(to), group
-	return f
+	return n.divide(OneWayOut)
 }
 
 // divide draws two sides: a group of hosts that may become down, and the rest. A host that is not
 // among Chaos.Hosts is on either side, but does not count.
-func (n *Nemesis) divide() (group, rest []*Host) {
+func (n *Nemesis) divide(k FaultKind) []Fault {
 	up, room := n.up()
 	if room <= 0 || len(up) == 0 {
-		return nil, nil
+		return nil
 	}
-	group = up[:1+n.random.IntN(min(room, max(len(up)/2, 1)))]
+	group, rest := up[:1+n.random.IntN(min(room, max(len(up)/2, 1)))], []*Host(nil)
 	for _, h := range n.s.allHosts() {
 		switch {
 		case slices.Contains(group, h):
@@ -299,7 +357,10 @@ func (n *Nemesis) divide() (group, rest []*Host) {
 			group = append(group[:len(group):len(group)], h)
 		}
 	}
-	return group, rest
+	if len(rest) == 0 {
+		return nil
+	}
+	return []Fault{{Kind: k, Hosts: names(group...), Rest: names(rest...)}}
 }
 
 func (s *Sim) allHosts() []*Host {
@@ -319,8 +380,8 @@ func pairs(from, to []*Host, list [][2]*Host) [][2]*Host {
 }
 
 // cut cuts pairs of hosts.
-func (n *Nemesis) cut(list [][2]*Host) *fault {
-	s, f := n.s, &fault{}
+func (n *Nemesis) cut(f *fault, list [][2]*Host) {
+	s := n.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range list {
@@ -333,13 +394,11 @@ func (n *Nemesis) cut(list [][2]*Host) *fault {
 			s.topology.heal(p[0].node, p[1].node, f)
 		}
 	}
-	return f
 }
 
-// badLink makes a link worse, and sometimes the one back too.
-func (n *Nemesis) badLink() *fault {
-	s := n.s
-	hosts := s.allHosts()
+// badLink draws a worse link, and sometimes one back too.
+func (n *Nemesis) badLink() (list []Fault) {
+	hosts := n.s.allHosts()
 	if len(hosts) < 2 {
 		return nil
 	}
@@ -351,43 +410,45 @@ func (n *Nemesis) badLink() *fault {
 	if n.random.IntN(2) == 0 {
 		from, to = to, from
 	}
-	f := &fault{}
-	worsened := n.worsen(from, to, f)
-	if n.random.IntN(2) == 0 {
-		worsened = n.worsen(to, from, f) || worsened
+	both := n.random.IntN(2) == 0
+	for _, way := range [][2]*Host{{from, to}, {to, from}} {
+		if l := n.s.goodLink(way[0], way[1]); l != nil {
+			list = append(list, Fault{Kind: BadLink, Hosts: names(way[0]), Rest: names(way[1]), Link: n.worse(l.Config())})
+		}
+		if !both {
+			break
+		}
 	}
-	if !worsened {
-		return nil
-	}
-	return f
+	return list
 }
 
-// worsen makes the link by which a host sends to another worse, unless it is bad already.
-func (n *Nemesis) worsen(from, to *Host, f *fault) bool {
-	n.s.mu.Lock()
-	defer n.s.mu.Unlock()
-	route := n.s.topology.route(from.node, to.node)
-	if len(route) == 0 || slices.Contains(n.bad, route[0]) {
+// goodLink returns the link by which a host sends to another, unless there is none or it is bad already.
+func (s *Sim) goodLink(from, to *Host) *Link {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	route := s.topology.route(from.node, to.node)
+	if len(route) == 0 || route[0].bad {
+		return nil
+	}
+	return route[0]
+}
+
+// worsen makes the link by which a host sends to another worse.
+func (n *Nemesis) worsen(f *fault, from, to *Host) bool {
+	l := n.s.goodLink(from, to)
+	if l == nil {
 		return false
 	}
-	l := route[0]
+	n.s.mu.Lock()
+	defer n.s.mu.Unlock()
 	good := l.fabric.Config
-	bad := n.worse(good)
-	l.fabric.Config = bad
-	n.bad = append(n.bad, l)
-	if f.what != "" {
-		f.what += ", and "
-	}
-	f.what += fmt.Sprintf("the link from %v is bad: %s", l, describeLink(bad, good))
-	before := f.end
+	l.fabric.Config, l.bad = f.Link, true
+	f.hosts = nil
 	f.end = func() {
-		if before != nil {
-			before()
-		}
 		n.s.mu.Lock()
 		defer n.s.mu.Unlock()
-		n.bad = slices.DeleteFunc(n.bad, func(b *Link) bool { return b == l })
-		if l.fabric.Config == bad {
+		l.bad = false
+		if l.fabric.Config == f.Link {
 			l.fabric.Config = good
 		}
 	}
@@ -427,28 +488,9 @@ func (n *Nemesis) worse(c LinkConfig) LinkConfig {
 	return c
 }
 
-// describeLink names the properties in which a link is worse.
-func describeLink(bad, good LinkConfig) string {
-	var list []string
-	add := func(differs bool, format string, args ...any) {
-		if differs {
-			list = append(list, fmt.Sprintf(format, args...))
-		}
-	}
-	add(bad.Latency != good.Latency, "latency %v", bad.Latency)
-	add(bad.Jitter != good.Jitter, "jitter %v", bad.Jitter)
-	add(bad.Rate != good.Rate, "rate %d B/s", bad.Rate)
-	add(bad.Loss != good.Loss, "loss %.3f", bad.Loss)
-	add(bad.Duplicate != good.Duplicate, "duplicates %.3f", bad.Duplicate)
-	add(bad.Reorder != good.Reorder, "reordering %.3f", bad.Reorder)
-	add(bad.Corrupt != good.Corrupt, "corruption %.3f", bad.Corrupt)
-	return strings.Join(list, ", ")
-}
-
-func names(hosts []*Host) string {
-	var list []string
+func names(hosts ...*Host) (list []string) {
 	for _, h := range hosts {
 		list = append(list, h.name)
 	}
-	return strings.Join(list, ", ")
+	return list
 }

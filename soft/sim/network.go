@@ -52,6 +52,7 @@ type Link struct {
 	fabric   *fabric.Link
 	direct   bool // made for two hosts that nothing else joins
 	changed  bool // by Set: SetDefaultLink leaves it alone
+	bad      bool // by a fault
 }
 
 // topology is how hosts are joined. The simulation's lock guards it.

@@ -70,6 +70,9 @@ type Sim struct {
 	events     uint64
 	packets    uint64
 	nemeses    uint64
+	schedule   Schedule // of the faults so far
+	replays    bool     // replay, in place of faults that the seed draws
+	replay     Schedule
 }
 
 // event is something that happens at a time.
@@ -90,9 +93,10 @@ const (
 	eventRefused                  // a packet was refused by its destination's host
 	eventTimer                    // a device has work
 	eventPoll                     // a goroutine that polls goes on
+	eventFault                    // a Nemesis does something
 )
 
-var eventNames = [...]string{"call", "packet", "hop", "refused", "timer", "poll"}
+var eventNames = [...]string{"call", "packet", "hop", "refused", "timer", "poll", "fault"}
 
 // New starts a simulation that ends with the test. In a bubble of testing/synctest
 // ([synctest.Test]) its time is virtual, and what happens depends on the seed alone; outside,
@@ -244,7 +248,7 @@ func (s *Sim) step() bool {
 	}
 	s.events++
 	s.trace.event(now, &e)
-	if e.kind != eventPoll {
+	if e.kind != eventPoll && e.kind != eventFault {
 		s.endLongPolls()
 	}
 	s.mu.Unlock()
@@ -299,7 +303,7 @@ func (s *Sim) sleep() {
 // give lets an event happen.
 func (s *Sim) give(e *event, now time.Duration) {
 	switch e.kind {
-	case eventCall, eventPoll:
+	case eventCall, eventPoll, eventFault:
 		s.busy = true
 		s.call(e.call)
 	case eventPacket:

@@ -14,6 +14,11 @@ import (
 // f reported with s.Errorf, s.Fatal or package require, and the failures of hosts. In a
 // program, -sim.log and -sim.pcap do not exist.
 func Simulate(seed uint64, f func(s *Sim)) (err error) {
+	return simulate(seed, f).err()
+}
+
+// simulate is Simulate.
+func simulate(seed uint64, f func(s *Sim)) *outcome {
 	o := &outcome{}
 	ended := make(chan struct{})
 	go func() { // FailNow ends this goroutine
@@ -30,7 +35,7 @@ func Simulate(seed uint64, f func(s *Sim)) (err error) {
 		reportLeft(o, seed, left)
 	}()
 	<-ended
-	return o.err()
+	return o
 }
 
 // outcome is the test of a simulation that no test runs. It keeps the failures that a test

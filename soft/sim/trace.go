@@ -20,9 +20,10 @@ type trace struct {
 	s       *Sim
 	digest  uint64
 	records []record
-	keep    bool     // records
-	expect  []record // of an earlier run of the same seed
-	differs string   // the first event in which this run differs from it
+	noted   int         // events, faults excepted
+	keep    bool        // records
+	expect  []record    // of an earlier run of the same seed
+	differs *difference // the first one from that; nil: none yet
 	log     *limitedWriter
 	pcaps   string // the folder for captures
 }
@@ -34,6 +35,17 @@ type record struct {
 	host int32
 	size int32
 	sum  uint32 // of a packet
+}
+
+// difference is the first event in which two runs differ.
+type difference struct {
+	number        int
+	at            time.Duration
+	first, second string // what happens in each run
+}
+
+func (d *difference) String() string {
+	return fmt.Sprintf("event %d is %s in the first run, and %s in the second", d.number, d.first, d.second)
 }
 
 // maxRecords bounds the records, to some 400 MB.
@@ -58,18 +70,30 @@ func (t *trace) event(now time.Duration, e *event) {
 	d ^= uint64(r.kind)<<56 | uint64(uint32(r.host))<<32 | uint64(r.sum)
 	d = (d ^ d>>32) * 0xd6e8feb86659fd93
 	t.digest = d ^ d>>32 + uint64(r.size)
-	if t.keep && len(t.records) < maxRecords {
-		t.records = append(t.records, r)
-	}
-	if n := int(t.s.events) - 1; t.expect != nil && t.differs == "" && n < maxRecords && (n >= len(t.expect) || t.expect[n] != r) {
-		first := "the end"
-		if n < len(t.expect) {
-			first = t.describe(t.expect[n])
-		}
-		t.differs = fmt.Sprintf("event %d is %s in the first run, and %s in the second", n, first, t.describe(r))
+	if e.kind != eventFault { // which shows in what follows from it
+		t.note(r)
 	}
 	if t.log != nil {
 		fmt.Fprintf(t.log, "%v %s%s%s\n", now, t.describe(r), contents(e.packet), called(e.call))
+	}
+}
+
+// note keeps a record, or compares it with that of an earlier run.
+func (t *trace) note(r record) {
+	n := t.noted
+	t.noted++
+	if n >= maxRecords {
+		return
+	}
+	if t.keep {
+		t.records = append(t.records, r)
+	}
+	if t.expect == nil || t.differs != nil || n < len(t.expect) && t.expect[n] == r {
+		return
+	}
+	t.differs = &difference{n, r.at, "the end", t.describe(r)}
+	if n < len(t.expect) {
+		t.differs.at, t.differs.first = min(r.at, t.expect[n].at), t.describe(t.expect[n])
 	}
 }
 
