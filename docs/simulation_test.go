@@ -36,6 +36,8 @@ func TestReplicatedLog(t *testing.T) {
 			for _, left := range [][2]*replica{{a, b}, {a, c}, {b, c}} {
 				require.LessOrEqual(s, a.committed, max(len(left[0].log), len(left[1].log)))
 			}
+			s.Sometimes(a.host.Crashed() && len(a.log) > a.committed, "the leader crashes before all is committed")
+			s.Sometimes(a.committed > len(b.log)+1, "a follower lags")
 		}
 		s.RunUntil(func() bool { isSafe(); return chaos.Done() }, time.Minute)
 		goal := a.committed + 20

@@ -14,27 +14,29 @@ import (
 
 // The flags of a test binary that uses this package.
 type flags struct {
-	seed   *uint64
-	seeds  *int
-	shrink *int
-	repeat *bool
-	log    *string
-	pcap   *string
+	seed     *uint64
+	seeds    *int
+	shrink   *int
+	repeat   *bool
+	coverage *bool
+	log      *string
+	pcap     *string
 }
 
 var testFlags = registerFlags()
 
 func registerFlags() flags {
 	if !testing.Testing() {
-		return flags{seed: new(uint64), seeds: new(int), shrink: new(int), repeat: new(bool), log: new(string), pcap: new(string)}
+		return flags{seed: new(uint64), seeds: new(int), shrink: new(int), repeat: new(bool), coverage: new(bool), log: new(string), pcap: new(string)}
 	}
 	return flags{
-		seed:   flag.Uint64("sim.seed", 0, "repeat simulations with this `seed` only"),
-		seeds:  flag.Int("sim.seeds", 0, "run simulations with this `number` of seeds, whatever the test asks for"),
-		shrink: flag.Int("sim.shrink", 100, "repeat a seed that fails with fewer and shorter faults, this `number` of times at most"),
-		repeat: flag.Bool("sim.repeat", false, "run each seed twice, and fail if the runs differ"),
-		log:    flag.String("sim.log", "", "with -sim.seed: write all events to this `file`"),
-		pcap:   flag.String("sim.pcap", "", "with -sim.seed: write the packets of each host to files in this `folder`, for tshark"),
+		seed:     flag.Uint64("sim.seed", 0, "repeat simulations with this `seed` only"),
+		seeds:    flag.Int("sim.seeds", 0, "run simulations with this `number` of seeds, whatever the test asks for"),
+		shrink:   flag.Int("sim.shrink", 100, "repeat a seed that fails with fewer and shorter faults, this `number` of times at most"),
+		repeat:   flag.Bool("sim.repeat", false, "run each seed twice, and fail if the runs differ"),
+		coverage: flag.Bool("sim.coverage", false, "print how often simulations reached the states that Sometimes and Reached name"),
+		log:      flag.String("sim.log", "", "with -sim.seed: write all events to this `file`"),
+		pcap:     flag.String("sim.pcap", "", "with -sim.seed: write the packets of each host to files in this `folder`, for tshark"),
 	}
 }
 
@@ -47,15 +49,25 @@ func registerFlags() flags {
 //
 // The flags of the test binary change that: -sim.seeds sets the number of seeds, -sim.seed
 // runs a single one, -sim.log and -sim.pcap record it, -sim.shrink sets how often a failing seed is
-// repeated at most, and with -sim.repeat all seeds run twice.
+// repeated at most, and with -sim.repeat all seeds run twice. -sim.coverage
+// prints how often the states were reached that [Sim.Sometimes] names.
 func Check(t *testing.T, seeds int, test func(s *Sim)) {
 	t.Helper()
 	if r := replayOf(t); r != nil {
 		run(t, fmt.Sprint("replay of seed ", r.seed), r.seed, r.prepare, test)
 		return
 	}
+	var covered coverage
+	defer func() {
+		t.Helper()
+		if *testFlags.coverage || covered.runs > 1 {
+			covered.report(t, *testFlags.coverage)
+		}
+	}()
 	if seed := *testFlags.seed; seed != 0 {
-		if s, ok := repeat(t, seed, test); !ok {
+		s, ok := repeat(t, seed, test)
+		covered.add(s)
+		if !ok {
 			shrink(t, s, test)
 		}
 		return
@@ -66,10 +78,12 @@ func Check(t *testing.T, seeds int, test func(s *Sim)) {
 	if seeds < 1 {
 		return
 	}
-	if s, ok := checkRepeats(t, 1, test); !ok {
+	s, ok := checkRepeats(t, 1, test)
+	if !ok {
 		shrink(t, s, test)
 		return
 	}
+	covered.add(s)
 	var next atomic.Uint64
 	next.Store(1)
 	var failing lowest
@@ -86,7 +100,9 @@ func Check(t *testing.T, seeds int, test func(s *Sim)) {
 				}
 				if !ok {
 					failing.add(s)
+					return
 				}
+				covered.add(s)
 			}
 		})
 	}

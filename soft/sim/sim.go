@@ -70,8 +70,9 @@ type Sim struct {
 	events     uint64
 	packets    uint64
 	nemeses    uint64
-	schedule   Schedule // of the faults so far
-	replays    bool     // replay, in place of faults that the seed draws
+	reached    map[string]int // how often the condition of each Sometimes was true
+	schedule   Schedule       // of the faults so far
+	replays    bool           // replay, in place of faults that the seed draws
 	replay     Schedule
 }
 

@@ -70,9 +70,15 @@ func serve(ctx context.Context, dev verbs.Device) (err error) {
 
 // consumer receives the stream again and again.
 type consumer struct {
+	s        *sim.Sim
 	host     *sim.Host
 	received int // streams
 }
+
+const (
+	fullRing = "the ring of a consumer is full"
+	lostHalf = "a consumer has taken a part of the stream, and loses the server"
+)
 
 func (c *consumer) run(ctx context.Context, dev verbs.Device) error {
 	for ctx.Err() == nil {
@@ -111,6 +117,8 @@ func (c *consumer) receive(ctx context.Context, dev verbs.Device) (wrong, err er
 		return nil, err
 	}
 	var check *broadcast.Check
+	arrived := uint32(0)
+	defer func() { c.s.Sometimes(err != nil && check != nil && check.Taken > 0, lostHalf) }()
 	r.OnConnection(func(_ *rdma.Connection, _ rdma.ConnectionState, err error) { r.Fail(err) })
 	r.OnStateChange(func(_, next pe.State) {
 		if next != pe.Starting {
@@ -136,6 +144,8 @@ func (c *consumer) receive(ctx context.Context, dev verbs.Device) (wrong, err er
 	}
 	err = errors.Join(r.Receive(broadcast.Slots, 0, func(m *rdma.Message) {
 		wrong = errors.Join(wrong, check.Arrive(m))
+		arrived++
+		c.s.Sometimes(arrived-check.Taken == broadcast.Slots, fullRing)
 		r.Fail(wrong)
 		c.host.Go(func() {
 			c.host.Sleep(delay)
@@ -152,14 +162,19 @@ func (c *consumer) receive(ctx context.Context, dev verbs.Device) (wrong, err er
 func TestNemesis(t *testing.T) {
 	sim.Check(t, 3, func(s *sim.Sim) {
 		s.SetDefaultLink(sim.LinkConfig{Latency: 100 * time.Microsecond, Rate: 1e6, Queue: 1 << 20, Loss: 0.001})
-		s.Host("server").Run(serve)
+		server := s.Host("server")
+		server.Run(serve)
 		consumers := make([]*consumer, 2)
 		for i := range consumers {
-			consumers[i] = &consumer{host: s.Host(fmt.Sprint("consumer", i))}
+			consumers[i] = &consumer{s: s, host: s.Host(fmt.Sprint("consumer", i))}
 			consumers[i].host.Run(consumers[i].run)
 		}
 		chaos := s.Nemesis(sim.Chaos{Interval: time.Second, Longest: 6 * time.Second, Until: 5 * time.Second})
-		s.RunUntil(chaos.Done, time.Minute)
+		s.RunUntil(func() bool {
+			s.Sometimes(server.Starts() > 1, "the server restarts")
+			s.Sometimes(consumers[0].host.Starts() > 1 && consumers[1].host.Starts() == 1, "one consumer of two restarts")
+			return chaos.Done()
+		}, time.Minute)
 		for _, c := range consumers {
 			goal := c.received + 1
 			s.RunUntil(func() bool { return c.received >= goal }, time.Minute)

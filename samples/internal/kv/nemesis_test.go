@@ -19,8 +19,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// serve is kv_server on a device.
-func serve(ctx context.Context, dev verbs.Device) (err error) {
+// serve is kv_server on a device. It calls revoked when it takes slots back from a client that has gone.
+func serve(ctx context.Context, dev verbs.Device, revoked func()) (err error) {
 	engine := pe.New(pe.Config{})
 	defer func() { err = errors.Join(err, engine.Close()) }()
 	memory, err := mmap.Alloc(dev, kv.Slots*kv.SlotSize, mmap.LocalReadWrite|mmap.RemoteRead|mmap.RemoteWrite)
@@ -41,6 +41,9 @@ func serve(ctx context.Context, dev verbs.Device) (err error) {
 	r.OnConnection(func(client *rdma.Connection, state rdma.ConnectionState, _ error) {
 		if own, ok := client.UserData().(kv.Granted); ok && state == rdma.Closed {
 			table.Revoke(own)
+			if len(own) > 0 {
+				revoked()
+			}
 		}
 	})
 	clients, err := oob.Listen("cm::7471", oob.Config{Name: "kv_server"})
@@ -178,14 +181,24 @@ func (c *client) session(ctx context.Context, dev verbs.Device) (err error) {
 func TestNemesis(t *testing.T) {
 	sim.Check(t, 5, func(s *sim.Sim) {
 		s.SetDefaultLink(sim.LinkConfig{Latency: time.Millisecond, Loss: 0.001})
-		s.Host("server").Run(serve)
+		server := s.Host("server")
+		const revoked = "the server takes slots back from a client that has gone"
+		s.Sometimes(false, revoked)
+		server.Run(func(ctx context.Context, dev verbs.Device) error {
+			return serve(ctx, dev, func() { s.Reached(revoked) })
+		})
 		clients := make([]*client, 3)
 		for i := range clients {
 			clients[i] = &client{host: s.Host(fmt.Sprint("client", i)), key: fmt.Sprint("key", i)}
 			clients[i].host.Run(clients[i].run)
 		}
 		chaos := s.Nemesis(sim.Chaos{MaxDown: 2, Interval: 500 * time.Millisecond, Longest: 6 * time.Second, Until: 10 * time.Second})
-		s.RunUntil(chaos.Done, time.Minute)
+		s.RunUntil(func() bool {
+			s.Sometimes(server.Starts() > 1, "the server restarts, and has no values any more")
+			s.Sometimes(server.Crashed() && clients[0].host.Crashed(), "the server and a client are down at the same time")
+			s.Sometimes(clients[0].ended > 0 && clients[0].host.Starts() > 1, "a client that has put values restarts")
+			return chaos.Done()
+		}, time.Minute)
 		for _, c := range clients {
 			goal := c.ended + 20
 			s.RunUntil(func() bool { return c.ended >= goal }, time.Minute)
