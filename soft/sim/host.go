@@ -69,11 +69,14 @@ type Host struct {
 	clock clock
 }
 
-// clock is the clock of a host: at was its time at the simulation's time since.
+// clock is the clock of a host: at was its time at the simulation's time since, without its offset.
 type clock struct {
-	rate  float64
-	at    time.Time
-	since time.Duration
+	base   float64 // its rate without faults
+	faults causes
+	rate   float64
+	offset time.Duration
+	at     time.Time
+	since  time.Duration
 }
 
 // Host returns the host with that name. The first call for a name adds it.
@@ -117,11 +120,11 @@ func (s *Sim) AddHost(cfg HostConfig) *Host {
 		random: rand.New(rand.NewPCG(s.seed, uint64(n)<<8)),
 		forked: rand.New(rand.NewPCG(s.seed, uint64(n)<<8|1)),
 		ports:  make(map[netip.AddrPort]*port),
-		clock:  clock{rate: 1, at: s.begin},
+		clock:  clock{base: 1, rate: 1, at: s.begin},
 		cancel: func(error) {},
 	}
 	if cfg.ClockRate > 0 {
-		h.clock.rate = cfg.ClockRate
+		h.clock.base, h.clock.rate = cfg.ClockRate, cfg.ClockRate
 	}
 	for _, a := range cfg.Addresses {
 		if s.byAddr[a] != nil {
@@ -147,13 +150,21 @@ func (h *Host) Addr() netip.Addr { return h.cfg.Addresses[0] }
 // goroutines may use it.
 func (h *Host) Rand() *rand.Rand { return h.forked }
 
-// Now is the time of the host's clock.
+// Now is the time of the host's clock. If a [Nemesis] steps the clock, the time jumps, backwards too.
 func (h *Host) Now() time.Time {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
-	return h.now()
+	return h.now().Add(h.clock.offset)
 }
 
+// Monotonic is how much time has passed since the beginning by the host's clock, without its steps.
+func (h *Host) Monotonic() time.Duration {
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	return h.now().Sub(h.s.begin)
+}
+
+// now is the time without steps.
 func (h *Host) now() time.Time {
 	c := &h.clock
 	if c.rate == 1 {
@@ -168,8 +179,24 @@ func (h *Host) SetClockRate(rate float64) {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
 	if rate > 0 {
-		h.clock = clock{rate: rate, at: h.now(), since: h.s.elapsed()}
+		h.setClock(rate, h.clock.faults)
 	}
+}
+
+// setClock sets what the rate and the offset of the clock come from. The lock is held.
+func (h *Host) setClock(base float64, faults causes) {
+	c := clock{base: base, faults: faults, rate: base, at: h.now(), since: h.s.elapsed()}
+	if n := len(faults); n > 0 { // the latest one decides, so that limits hold
+		c.rate, c.offset = base*(1+faults[n-1].Drift), faults[n-1].Offset
+	}
+	h.clock = c
+}
+
+// setClockFaults is setClock with the faults that change returns.
+func (h *Host) setClockFaults(change func(causes) causes) {
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	h.setClock(h.clock.base, change(h.clock.faults))
 }
 
 // when returns the simulation's time at which the host's clock shows t.
@@ -483,6 +510,13 @@ func (h *Host) condition() string {
 
 // turns implements host.Host for the library. Go is that of Host.
 type turns struct{ *Host }
+
+// Now implements host.Host. Steps of the clock do not concern the library, whose timers are monotonic.
+func (t turns) Now() time.Time {
+	t.s.mu.Lock()
+	defer t.s.mu.Unlock()
+	return t.now()
+}
 
 // AfterFunc implements host.Host.
 func (t turns) AfterFunc(d time.Duration, f func()) host.Timer {

@@ -37,6 +37,13 @@ type Chaos struct {
 	Partitions int // some of Hosts can neither send to nor receive from the rest
 	OneWay     int // some of Hosts cannot send to the rest, or not receive from it
 	BadLinks   int // between one of Hosts and any other host, in one direction or both
+	BadClocks  int // of a host: it jumps by up to ClockOffset, and drifts by up to ClockDrift
+
+	// ClockOffset and ClockDrift limit by how much clocks are wrong, in either direction: by a time, and
+	// by a part of their rate. Unless both are zero, all clocks of Hosts are wrong from the
+	// beginning, in seeds that have this kind of fault. Timers and [Host.Sleep] drift, but do not jump.
+	ClockOffset time.Duration
+	ClockDrift  float64 // less than 1
 
 	// Worst is how bad links become: a bad link gets some of the properties that are set here,
 	// each up to this value. A rate is at least this one. Zero: 20 ms of latency and of jitter,
@@ -107,8 +114,11 @@ func (s *Sim) Nemesis(c Chaos) *Nemesis {
 	if c.MaxDown <= 0 {
 		c.MaxDown = max((len(c.Hosts)-1)/2, 1)
 	}
-	if c.Crashes == 0 && c.Pauses == 0 && c.Partitions == 0 && c.OneWay == 0 && c.BadLinks == 0 {
-		c.Crashes, c.Pauses, c.Partitions, c.OneWay, c.BadLinks = 1, 1, 1, 1, 1
+	if c.Crashes == 0 && c.Pauses == 0 && c.Partitions == 0 && c.OneWay == 0 && c.BadLinks == 0 && c.BadClocks == 0 {
+		c.Crashes, c.Pauses, c.Partitions, c.OneWay, c.BadLinks, c.BadClocks = 1, 1, 1, 1, 1, 1
+	}
+	if c.ClockOffset <= 0 && c.ClockDrift <= 0 {
+		c.BadClocks = 0
 	}
 	if c.Worst == (LinkConfig{}) {
 		c.Worst = worstLink
@@ -126,6 +136,13 @@ func (s *Sim) Nemesis(c Chaos) *Nemesis {
 		return n
 	}
 	n.swarm()
+	if n.c.BadClocks > 0 {
+		for _, h := range c.Hosts {
+			f := n.wrongClock(h)
+			f.Nemesis, f.At = n.number, s.Now()
+			n.at(f.At, func() { n.begin(f) })
+		}
+	}
 	n.wait()
 	return n
 }
@@ -133,7 +150,7 @@ func (s *Sim) Nemesis(c Chaos) *Nemesis {
 // swarm draws which kinds of faults are on in this run, and how often faults come. Some failures
 // need many faults of one kind, or that another kind does not disturb.
 func (n *Nemesis) swarm() {
-	weights := []*int{&n.c.Crashes, &n.c.Pauses, &n.c.Partitions, &n.c.OneWay, &n.c.BadLinks}
+	weights := []*int{&n.c.Crashes, &n.c.Pauses, &n.c.Partitions, &n.c.OneWay, &n.c.BadLinks, &n.c.BadClocks}
 	weights = slices.DeleteFunc(weights, func(w *int) bool { return *w <= 0 })
 	if len(weights) > 0 {
 		always := n.random.IntN(len(weights))
@@ -192,6 +209,7 @@ func (n *Nemesis) act() {
 		draw   func() []Fault
 	}{
 		{n.c.Crashes, n.crash}, {n.c.Pauses, n.pause}, {n.c.Partitions, n.partition}, {n.c.OneWay, n.oneWay}, {n.c.BadLinks, n.badLink},
+		{n.c.BadClocks, n.badClock},
 	}
 	for {
 		total := 0
@@ -229,7 +247,9 @@ func (n *Nemesis) begin(drawn Fault) {
 	n.active = append(n.active, f)
 	n.s.schedule = append(n.s.schedule, drawn)
 	n.log("begins: %s", f.what())
-	n.at(n.s.Now()+f.For, func() { n.end(f) })
+	if f.For > 0 {
+		n.at(n.s.Now()+f.For, func() { n.end(f) })
+	}
 }
 
 // end ends a fault, if it has not ended.
@@ -280,6 +300,10 @@ func (n *Nemesis) cause(f *fault) bool {
 		n.cut(f, pairs(to, from, nil))
 	case BadLink:
 		return len(to) > 0 && n.worsen(f, from[0], to[0])
+	case BadClock:
+		f.hosts = nil
+		from[0].setClockFaults(func(c causes) causes { return c.with(f) })
+		f.end = func() { from[0].setClockFaults(func(c causes) causes { return c.without(f) }) }
 	}
 	return true
 }
@@ -420,6 +444,16 @@ func (n *Nemesis) badLink() (list []Fault) {
 		}
 	}
 	return list
+}
+
+// badClock draws a clock that goes wrong for a while.
+func (n *Nemesis) badClock() []Fault {
+	return []Fault{n.wrongClock(n.c.Hosts[n.random.IntN(len(n.c.Hosts))])}
+}
+
+func (n *Nemesis) wrongClock(h *Host) Fault {
+	offset := time.Duration((2*n.random.Float64() - 1) * float64(n.c.ClockOffset))
+	return Fault{Kind: BadClock, Hosts: names(h), Offset: offset.Round(time.Millisecond), Drift: (2*n.random.Float64() - 1) * n.c.ClockDrift}
 }
 
 // goodLink returns the link by which a host sends to another, unless there is none or it is bad already.

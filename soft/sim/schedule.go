@@ -15,11 +15,13 @@ type Schedule []Fault
 // Fault is a fault that a [Nemesis] causes.
 type Fault struct {
 	Nemesis int           // which one of the simulation's causes it, counted from 0
-	At, For time.Duration // the time of the simulation at which it begins, and how long it lasts
+	At, For time.Duration // the time of the simulation at which it begins, and how long it lasts; For zero: until the chaos ends
 	Kind    FaultKind     // what it does
 	Hosts   []string      // the names of the hosts to which it happens
 	Rest    []string      // the other side of a partition, or the end of a link
 	Link    LinkConfig    // what a bad link is like
+	Offset  time.Duration // by which a clock jumps
+	Drift   float64       // by how much of its rate a clock is too fast
 }
 
 // FaultKind is what a fault does.
@@ -33,15 +35,21 @@ const (
 	OneWayOut                  // nothing gets from Hosts to Rest
 	OneWayIn                   // nothing gets from Rest to Hosts
 	BadLink                    // the link from Hosts to Rest, one host each, is as Link says
+	BadClock                   // the clock of the host jumps by Offset, and is too fast by Drift; it jumps back in the end
 )
 
-var kindNames = [...]string{"Crash", "Pause", "Partition", "OneWayOut", "OneWayIn", "BadLink"}
+var kindNames = [...]string{"Crash", "Pause", "Partition", "OneWayOut", "OneWayIn", "BadLink", "BadClock"}
 
 // String is the name of the kind.
 func (k FaultKind) String() string { return kindNames[k] }
 
 // String says in words what happens, and when.
-func (f Fault) String() string { return fmt.Sprintf("%v for %v: %s", f.At, f.For, f.what()) }
+func (f Fault) String() string {
+	if f.For == 0 {
+		return fmt.Sprintf("%v until the end: %s", f.At, f.what())
+	}
+	return fmt.Sprintf("%v for %v: %s", f.At, f.For, f.what())
+}
 
 func (f *Fault) what() string {
 	hosts, rest := strings.Join(f.Hosts, ", "), strings.Join(f.Rest, ", ")
@@ -56,6 +64,8 @@ func (f *Fault) what() string {
 		return "nothing gets from " + hosts + " to " + rest
 	case OneWayIn:
 		return "nothing gets from " + rest + " to " + hosts
+	case BadClock:
+		return fmt.Sprintf("the clock of host %s jumps by %v, and is too fast by %.4f", hosts, f.Offset, f.Drift)
 	default:
 		return "the link from " + hosts + " to " + rest + " is bad: " + strings.Trim(literal(reflect.ValueOf(f.Link)), "{}")
 	}
@@ -121,6 +131,10 @@ func (f Fault) simpler() (list []Fault) {
 		if len(f.Rest) > 1 {
 			add(func(g *Fault) { g.Rest = slices.Delete(slices.Clone(f.Rest), i, i+1) })
 		}
+	}
+	if f.Offset != 0 && f.Drift != 0 {
+		add(func(g *Fault) { g.Offset = 0 })
+		add(func(g *Fault) { g.Drift = 0 })
 	}
 	if f.For > time.Millisecond {
 		add(func(g *Fault) { g.For = (f.For / 2).Truncate(time.Millisecond) })
