@@ -1,10 +1,13 @@
 package docs
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"hash/crc32"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -47,20 +50,68 @@ func TestReplicatedLog(t *testing.T) {
 	})
 }
 
-// replica is a host with a log, which survives crashes, as on a disk.
+// replica is a host with a log, which is on its disk, too.
 type replica struct {
 	host      *sim.Host
 	log       []uint64
 	committed int // entries that users may rely on
 }
 
+// record is an entry on the disk: with a checksum, since a crash may tear it.
+func record(number int, entry uint64) []byte {
+	b := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, uint64(number)), entry)
+	return binary.BigEndian.AppendUint32(b[8:], crc32.ChecksumIEEE(b))
+}
+
+// append appends an entry to the log, and returns when no crash can take it back.
+func (r *replica) append(entry uint64) error {
+	f, err := r.host.Disk().Append("log")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(record(len(r.log), entry))
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		r.log = append(r.log, entry)
+	}
+	return err
+}
+
+// load reads the log, and leaves out what is torn.
+func (r *replica) load() error {
+	disk := r.host.Disk()
+	b, err := fs.ReadFile(disk, "log")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	r.log = nil
+	n := len(record(0, 0))
+	for ; len(b) >= n; b = b[n:] {
+		entry := binary.BigEndian.Uint64(b)
+		if !bytes.Equal(b[:n], record(len(r.log), entry)) && planted != "torn" { // planted: a torn entry is taken for a whole one
+			break
+		}
+		r.log = append(r.log, entry)
+	}
+	f, err := disk.Create("log.new")
+	if err != nil {
+		return err
+	}
+	for i, entry := range r.log {
+		_, _ = f.Write(record(i, entry)) // Sync fails if it has
+	}
+	return errors.Join(f.Sync(), f.Close(), disk.Rename("log.new", "log"), disk.Sync())
+}
+
 // follow takes entries: each comes to its place in memory, with its number as immediate. It
 // replies with the number of entries that it has.
 func (f *replica) follow(ctx context.Context, dev verbs.Device) error {
+	if err := f.load(); err != nil {
+		return err
+	}
 	return run(ctx, dev, func(p *program) error {
 		p.received = func(m *rdma.Message) {
 			if n, _ := m.Imm(); int(n) == len(f.log) {
-				f.log = append(f.log, binary.BigEndian.Uint64(p.memory.Bytes()[8*n:]))
+				p.rdma.Fail(f.append(binary.BigEndian.Uint64(p.memory.Bytes()[8*n:])))
 			}
 			task, err := p.tasks.SendImm(m.Connection(), nil, uint32(len(f.log)))
 			_ = pe.SubmitOrFree(task, err) // fails if the leader has gone
@@ -101,24 +152,27 @@ func (l *leader) write(f *follower) {
 func (l *leader) commit() {
 	have := []int{len(l.log)}
 	for _, f := range l.followers {
-		if !planted || f.conn != nil { // planted: a follower that has gone has no vote
+		if planted != "majority" || f.conn != nil { // planted: a follower that has gone has no vote
 			have = append(have, f.has)
 		}
 	}
 	slices.Sort(have)
 	l.committed = max(l.committed, have[(len(have)-1)/2])
 	if l.committed == len(l.log) && len(l.log) < maxEntries {
-		l.log = append(l.log, l.host.Rand().Uint64())
+		l.rdma.Fail(l.append(l.host.Rand().Uint64()))
 	}
 	for _, f := range l.followers {
 		l.write(f)
 	}
 }
 
-// planted is a fault: the leader takes a majority of those that it reaches for one of all.
-var planted = os.Getenv("VERBENA_PLANTED_FAULT") != ""
+// planted is a fault: with "majority", the leader takes one of those that it reaches for one of all.
+var planted = os.Getenv("VERBENA_PLANTED_FAULT")
 
 func (r *replica) lead(ctx context.Context, dev verbs.Device, others ...*replica) error {
+	if err := r.load(); err != nil {
+		return err
+	}
 	return run(ctx, dev, func(p *program) error {
 		l := &leader{replica: r, program: p}
 		p.received = func(m *rdma.Message) {
@@ -225,37 +279,39 @@ func (p *program) connectionChanged(conn *rdma.Connection, state rdma.Connection
 	}
 }
 
-// The planted fault is found, and made small. The test that is printed fails, too.
-func TestPlantedFault(t *testing.T) {
+// Each planted fault is found, and made small. The test that is printed fails, too.
+func TestPlantedFaults(t *testing.T) {
 	self, err := os.Executable()
 	require.NoError(t, err)
-	out := plant(t, self, "-test.run=^TestReplicatedLog$", "-sim.seeds=999")
-	require.Regexp(t, `-sim\.seed=\d+`, out)
-	require.Regexp(t, `sim: seed \d+ fails with [123] of its \d+ faults`, out)
-	require.Contains(t, out, "Without the last fault it passes. The first difference is at ")
+	for fault, message := range map[string]string{"majority": "is not less than or equal to", "torn": "Not equal"} {
+		t.Run(fault, func(t *testing.T) {
+			t.Parallel()
+			out := plant(t, fault, self, "-test.run=^TestReplicatedLog$", "-sim.seeds=999")
+			require.Regexp(t, `-sim\.seed=\d+`, out)
+			require.Regexp(t, `sim: seed \d+ fails with [123] of its \d+ faults`, out)
+			require.Contains(t, out, "Without the last fault it passes. The first difference is at ")
 
-	name, code := regexp.MustCompile(`(?s)func (TestReplicatedLogSeed\d+)\(.*?\n *}\n`), ""
-	if m := name.FindStringSubmatch(out); m != nil {
-		code = "package docs\n\nimport (\n\"testing\"\n\"time\"\n\n\"github.com/verbena-rdma/verbena/soft/sim\"\n)\n\n" + m[0]
-		out = m[1]
+			code := regexp.MustCompile(`(?s)func (TestReplicatedLogSeed\d+)\(.*?\n *}\n`).FindStringSubmatch(out)
+			require.Len(t, code, 2, "%s", out)
+			file := "package docs\n\nimport (\n\"testing\"\n\"time\"\n\n\"github.com/verbena-rdma/verbena/soft/sim\"\n)\n\n" + code[0]
+			folder, err := filepath.Abs(".")
+			require.NoError(t, err)
+			source, overlay := filepath.Join(t.TempDir(), "printed.go"), filepath.Join(t.TempDir(), "overlay.json")
+			require.NoError(t, os.WriteFile(source, []byte(file), 0o600))
+			files, err := json.Marshal(map[string]map[string]string{"Replace": {filepath.Join(folder, "printed_test.go"): source}})
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(overlay, files, 0o600))
+			printed := plant(t, fault, "go", "test", "-vet=off", "-pgo=off", "-overlay="+overlay, "-run=^"+code[1]+"$", ".")
+			require.Contains(t, printed, message)
+			require.NotContains(t, printed, "build failed")
+		})
 	}
-	require.NotEmpty(t, code, "%s", out)
-	folder, err := filepath.Abs(".")
-	require.NoError(t, err)
-	source, overlay := filepath.Join(t.TempDir(), "printed.go"), filepath.Join(t.TempDir(), "overlay.json")
-	require.NoError(t, os.WriteFile(source, []byte(code), 0o600))
-	files, err := json.Marshal(map[string]map[string]string{"Replace": {filepath.Join(folder, "printed_test.go"): source}})
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(overlay, files, 0o600))
-	printed := plant(t, "go", "test", "-vet=off", "-pgo=off", "-overlay="+overlay, "-run=^"+out+"$", ".")
-	require.Contains(t, printed, "is not less than or equal to")
-	require.NotContains(t, printed, "build failed")
 }
 
-// plant runs a command that the planted fault makes fail.
-func plant(t *testing.T, command string, args ...string) string {
+// plant runs a command that a planted fault makes fail.
+func plant(t *testing.T, fault, command string, args ...string) string {
 	child := exec.Command(command, args...)
-	child.Env = append(os.Environ(), "VERBENA_PLANTED_FAULT=1")
+	child.Env = append(os.Environ(), "VERBENA_PLANTED_FAULT="+fault)
 	out, err := child.CombinedOutput()
 	require.Error(t, err, "%s", out)
 	return string(out)

@@ -55,7 +55,7 @@
 //   - ranges over a map, or selects among several channels that are ready, where the order
 //     matters;
 //   - uses the system's time, timers (those of context.WithTimeout, too), random numbers, files
-//     or sockets: use [Host.Now], [Host.Sleep] and [Host.Rand].
+//     or sockets: use [Host.Now], [Host.Sleep], [Host.Rand] and [Host.Disk].
 //
 // [Check] runs the first seed twice, and names the first event in which the two runs differ.
 // [Sim.Digest] is a digest of all events.

@@ -2,7 +2,10 @@ package sim_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"strings"
 	"time"
 
 	"github.com/verbena-rdma/verbena/pe"
@@ -81,4 +84,26 @@ func ExampleSchedule() {
 	// sim.Schedule{
 	// 	{At: 2 * time.Second, For: 500 * time.Millisecond, Kind: sim.Crash, Hosts: []string{"a"}},
 	// }
+}
+
+// What is synced survives a crash. Of what is not, the seed decides.
+func ExampleDisk() {
+	err := sim.Simulate(1, func(s *sim.Sim) {
+		h := s.Host("a")
+		log, err := h.Disk().Create("log")
+		if err == nil {
+			_, err = log.Write([]byte("synced"))
+		}
+		if err := errors.Join(err, log.Sync(), h.Disk().Sync()); err != nil {
+			s.Fatal(err)
+		}
+		_, _ = log.Write([]byte(", perhaps lost"))
+		h.Crash()
+		left, err := fs.ReadFile(h.Disk(), "log")
+		fmt.Println(strings.HasPrefix(string(left), "synced"), err)
+	})
+	fmt.Println("error:", err)
+	// Output:
+	// true <nil>
+	// error: <nil>
 }

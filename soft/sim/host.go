@@ -67,6 +67,7 @@ type Host struct {
 
 	dev   *device // nil: not opened yet
 	clock clock
+	disk  *Disk
 }
 
 // clock is the clock of a host: at was its time at the simulation's time since, without its offset.
@@ -126,6 +127,7 @@ func (s *Sim) AddHost(cfg HostConfig) *Host {
 	if cfg.ClockRate > 0 {
 		h.clock.base, h.clock.rate = cfg.ClockRate, cfg.ClockRate
 	}
+	h.disk = newDisk(h)
 	for _, a := range cfg.Addresses {
 		if s.byAddr[a] != nil {
 			panic(fmt.Sprintf("sim: cannot add host %s: host %s has the address %v", cfg.Name, s.byAddr[a].name, a))
@@ -413,6 +415,7 @@ func (h *Host) crash(by *fault) {
 		p.closed = true // the program may never close its device
 	}
 	clear(h.ports)
+	h.disk.crash()
 	dev := h.dev
 	h.endProgram(ErrCrashed)
 	s.mu.Unlock()

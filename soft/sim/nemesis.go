@@ -38,6 +38,7 @@ type Chaos struct {
 	OneWay     int // some of Hosts cannot send to the rest, or not receive from it
 	BadLinks   int // between one of Hosts and any other host, in one direction or both
 	BadClocks  int // of a host: it jumps by up to ClockOffset, and drifts by up to ClockDrift
+	BadDisks   int // of a host: reads fail. Only if it is set
 
 	// ClockOffset and ClockDrift limit by how much clocks are wrong, in either direction: by a time, and
 	// by a part of their rate. Unless both are zero, all clocks of Hosts are wrong from the
@@ -114,7 +115,7 @@ func (s *Sim) Nemesis(c Chaos) *Nemesis {
 	if c.MaxDown <= 0 {
 		c.MaxDown = max((len(c.Hosts)-1)/2, 1)
 	}
-	if c.Crashes == 0 && c.Pauses == 0 && c.Partitions == 0 && c.OneWay == 0 && c.BadLinks == 0 && c.BadClocks == 0 {
+	if c.Crashes == 0 && c.Pauses == 0 && c.Partitions == 0 && c.OneWay == 0 && c.BadLinks == 0 && c.BadClocks == 0 && c.BadDisks == 0 {
 		c.Crashes, c.Pauses, c.Partitions, c.OneWay, c.BadLinks, c.BadClocks = 1, 1, 1, 1, 1, 1
 	}
 	if c.ClockOffset <= 0 && c.ClockDrift <= 0 {
@@ -150,7 +151,7 @@ func (s *Sim) Nemesis(c Chaos) *Nemesis {
 // swarm draws which kinds of faults are on in this run, and how often faults come. Some failures
 // need many faults of one kind, or that another kind does not disturb.
 func (n *Nemesis) swarm() {
-	weights := []*int{&n.c.Crashes, &n.c.Pauses, &n.c.Partitions, &n.c.OneWay, &n.c.BadLinks, &n.c.BadClocks}
+	weights := []*int{&n.c.Crashes, &n.c.Pauses, &n.c.Partitions, &n.c.OneWay, &n.c.BadLinks, &n.c.BadClocks, &n.c.BadDisks}
 	weights = slices.DeleteFunc(weights, func(w *int) bool { return *w <= 0 })
 	if len(weights) > 0 {
 		always := n.random.IntN(len(weights))
@@ -209,7 +210,7 @@ func (n *Nemesis) act() {
 		draw   func() []Fault
 	}{
 		{n.c.Crashes, n.crash}, {n.c.Pauses, n.pause}, {n.c.Partitions, n.partition}, {n.c.OneWay, n.oneWay}, {n.c.BadLinks, n.badLink},
-		{n.c.BadClocks, n.badClock},
+		{n.c.BadClocks, n.badClock}, {n.c.BadDisks, n.badDisk},
 	}
 	for {
 		total := 0
@@ -304,6 +305,10 @@ func (n *Nemesis) cause(f *fault) bool {
 		f.hosts = nil
 		from[0].setClockFaults(func(c causes) causes { return c.with(f) })
 		f.end = func() { from[0].setClockFaults(func(c causes) causes { return c.without(f) }) }
+	case BadDisk:
+		f.hosts = nil
+		from[0].disk.setBad(func(c causes) causes { return c.with(f) })
+		f.end = func() { from[0].disk.setBad(func(c causes) causes { return c.without(f) }) }
 	}
 	return true
 }
@@ -449,6 +454,10 @@ func (n *Nemesis) badLink() (list []Fault) {
 // badClock draws a clock that goes wrong for a while.
 func (n *Nemesis) badClock() []Fault {
 	return []Fault{n.wrongClock(n.c.Hosts[n.random.IntN(len(n.c.Hosts))])}
+}
+
+func (n *Nemesis) badDisk() []Fault {
+	return []Fault{{Kind: BadDisk, Hosts: names(n.c.Hosts[n.random.IntN(len(n.c.Hosts))])}}
 }
 
 func (n *Nemesis) wrongClock(h *Host) Fault {

@@ -36,9 +36,10 @@ const (
 	OneWayIn                   // nothing gets from Rest to Hosts
 	BadLink                    // the link from Hosts to Rest, one host each, is as Link says
 	BadClock                   // the clock of the host jumps by Offset, and is too fast by Drift; it jumps back in the end
+	BadDisk                    // reads from the disk of the host fail
 )
 
-var kindNames = [...]string{"Crash", "Pause", "Partition", "OneWayOut", "OneWayIn", "BadLink", "BadClock"}
+var kindNames = [...]string{"Crash", "Pause", "Partition", "OneWayOut", "OneWayIn", "BadLink", "BadClock", "BadDisk"}
 
 // String is the name of the kind.
 func (k FaultKind) String() string { return kindNames[k] }
@@ -66,6 +67,8 @@ func (f *Fault) what() string {
 		return "nothing gets from " + rest + " to " + hosts
 	case BadClock:
 		return fmt.Sprintf("the clock of host %s jumps by %v, and is too fast by %.4f", hosts, f.Offset, f.Drift)
+	case BadDisk:
+		return "reads from the disk of host " + hosts + " fail"
 	default:
 		return "the link from " + hosts + " to " + rest + " is bad: " + strings.Trim(literal(reflect.ValueOf(f.Link)), "{}")
 	}
