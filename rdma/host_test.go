@@ -40,6 +40,8 @@ func (h *fakeHost) Now() time.Time {
 	return h.now
 }
 
+func (h *fakeHost) Until(t time.Time) time.Duration { return t.Sub(h.Now()) }
+
 func (h *fakeHost) AfterFunc(d time.Duration, f func()) host.Timer {
 	t := &fakeTimer{host: h, f: f}
 	t.Reset(d)

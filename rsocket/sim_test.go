@@ -160,6 +160,7 @@ type goHost struct{ *sim.Host }
 
 func (goHost) AfterFunc(time.Duration, func()) host.Timer { panic("not used") }
 func (goHost) Random([]byte)                              { panic("not used") }
+func (goHost) Until(time.Time) time.Duration              { panic("not used") }
 func (goHost) Scheduler() host.Scheduler                  { panic("not used") }
 
 // ignoreClosed leaves out the error of a connection that Stack.Close has closed.

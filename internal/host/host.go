@@ -16,6 +16,8 @@ import (
 // Host is the machine of a device. Its methods may be called from any goroutine.
 type Host interface {
 	Now() time.Time
+	// Until is how long it is until a time of the clock that programs see. In a simulation, that one jumps.
+	Until(t time.Time) time.Duration
 	// AfterFunc calls f, on a goroutine of the host's, after d. f does not block.
 	AfterFunc(d time.Duration, f func()) Timer
 	// Random fills b with random bytes.
@@ -171,6 +173,8 @@ var System Host = system{}
 type system struct{}
 
 func (system) Now() time.Time { return time.Now() }
+
+func (system) Until(t time.Time) time.Duration { return time.Until(t) }
 
 func (system) AfterFunc(d time.Duration, f func()) Timer { return time.AfterFunc(d, f) }
 

@@ -521,6 +521,9 @@ func (t turns) Now() time.Time {
 	return t.now()
 }
 
+// Until implements host.Host.
+func (t turns) Until(u time.Time) time.Duration { return u.Sub(t.Host.Now()) }
+
 // AfterFunc implements host.Host.
 func (t turns) AfterFunc(d time.Duration, f func()) host.Timer {
 	x := &timer{host: t.Host, f: f}

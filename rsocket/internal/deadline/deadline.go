@@ -27,7 +27,7 @@ func (d *Deadline) Reset(h host.Host, mu *sync.Mutex, t time.Time, wake func()) 
 	if t.IsZero() {
 		return
 	}
-	left := t.Sub(h.Now())
+	left := h.Until(t)
 	if left <= 0 {
 		d.Expired = true
 		wake()
