@@ -54,7 +54,7 @@ func registerFlags() flags {
 func Check(t *testing.T, seeds int, test func(s *Sim)) {
 	t.Helper()
 	if r := replayOf(t); r != nil {
-		run(t, fmt.Sprint("replay of seed ", r.seed), r.seed, r.prepare, test)
+		runRecorded(t, fmt.Sprint("replay of seed ", r.seed), r.seed, r.prepare, test)
 		return
 	}
 	var covered coverage
@@ -65,9 +65,9 @@ func Check(t *testing.T, seeds int, test func(s *Sim)) {
 		}
 	}()
 	if seed := *testFlags.seed; seed != 0 {
-		s, ok := repeat(t, seed, test)
+		s, ok := runRecorded(t, fmt.Sprint("seed ", seed), seed, func(*Sim) {}, test)
 		covered.add(s)
-		if !ok {
+		if !ok && *testFlags.log == "" && *testFlags.pcap == "" {
 			shrink(t, s, test)
 		}
 		return
@@ -124,7 +124,8 @@ func (l *lowest) add(s *Sim) {
 	}
 }
 
-// run runs one simulation, and prints how to repeat it if it fails.
+// run runs one simulation, and prints how to repeat it if it fails. It returns nil if go test leaves it
+// out, by -run or -failfast.
 func run(t *testing.T, name string, seed uint64, prepare func(*Sim), test func(s *Sim)) (s *Sim, ok bool) {
 	ok = t.Run(name, func(sub *testing.T) {
 		sub.Cleanup(func() {
@@ -162,12 +163,12 @@ func runPattern(name string) string {
 // no simulation.
 func checkRepeats(t *testing.T, seed uint64, test func(s *Sim)) (*Sim, bool) {
 	first, ok := run(t, fmt.Sprint("seed ", seed), seed, func(s *Sim) { s.trace.keep = true }, test)
-	if !ok {
-		return first, false
+	if !ok || first == nil {
+		return first, ok
 	}
 	second, ok := run(t, fmt.Sprint("seed ", seed, " again"), seed, func(s *Sim) { s.trace.expect = first.trace.records }, test)
-	if !ok {
-		return second, false
+	if !ok || second == nil {
+		return second, ok
 	}
 	switch {
 	case second.trace.differs != nil:
@@ -180,10 +181,11 @@ func checkRepeats(t *testing.T, seed uint64, test func(s *Sim)) (*Sim, bool) {
 	return nil, false
 }
 
-// repeat runs one seed, with the log and the captures that the flags ask for.
-func repeat(t *testing.T, seed uint64, test func(s *Sim)) (s *Sim, ok bool) {
+// runRecorded runs one seed, with the log and the captures that the flags ask for.
+func runRecorded(t *testing.T, name string, seed uint64, prepare func(s *Sim), test func(s *Sim)) (s *Sim, ok bool) {
 	var prepared error
-	s, ok = run(t, fmt.Sprint("seed ", seed), seed, func(s *Sim) {
+	s, ok = run(t, name, seed, func(s *Sim) {
+		prepare(s)
 		x := s.trace
 		if *testFlags.log != "" {
 			x.log, prepared = newLimitedWriter(*testFlags.log)

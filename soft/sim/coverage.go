@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// Sometimes names a state that some runs should come to, such as a server with no room for another client: a
+// Sometimes names a state that some runs should reach, such as a server with no room for another client: a
 // search that never gets there proves little. It notes that cond has been true, or that it has not yet.
 // Over all seeds of a [Check], each name must have been true once: a Check of at least 200 seeds fails
 // otherwise, and one of fewer logs it. The flag -sim.coverage prints how often each was true.
@@ -26,11 +26,11 @@ func (s *Sim) Sometimes(cond bool, name string) {
 	s.reached[name] = n
 }
 
-// Reached is Sometimes with true, for a place in the code. A name that no run comes to is not known, so
+// Reached is Sometimes with true, for a place in the code. A name that no run reaches is not known, so
 // name it at the beginning of the test, too, by Sometimes with false.
 func (s *Sim) Reached(name string) { s.Sometimes(true, name) }
 
-// coverageSeeds is how many seeds should come to every state.
+// coverageSeeds is how many seeds should reach every state.
 const coverageSeeds = 200
 
 // coverage is how often states were reached in the runs of a Check.
@@ -44,6 +44,9 @@ type reached struct{ times, runs int }
 
 // add adds a run that has ended. Its lock is not free if a condition has ended it.
 func (c *coverage) add(s *Sim) {
+	if s == nil { // go test has left it out
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.runs++

@@ -35,7 +35,7 @@ func TestCoverage(t *testing.T) {
 	}
 }
 
-// Check collects the states of its seeds.
+// Check collects the states of its seeds, and fails if one was not reached.
 func TestCheckCovers(t *testing.T) {
 	Check(t, coverageSeeds, func(s *Sim) {
 		s.Sometimes(s.Seed() == coverageSeeds/2, "one seed")

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"syscall"
 	"testing/fstest"
 	"time"
@@ -24,7 +25,7 @@ import (
 // A sync takes up to 10 ms of the simulation. All else takes no time.
 type Disk struct {
 	h      *Host
-	random *rand.Rand
+	random *rand.Rand // how long syncs take
 
 	// Guarded by the simulation's lock.
 	files   map[string]*inode
@@ -98,12 +99,15 @@ func newDisk(h *Host) *Disk {
 // crash draws what is left. The lock is held.
 func (d *Disk) crash() {
 	d.crashes++
-	for _, r := range d.renames.list[:d.random.IntN(len(d.renames.list)+1)] {
+	// The numbers depend on the time of this crash, not on what was drawn before: without an earlier
+	// fault, this one tears the same.
+	random := rand.New(rand.NewPCG(d.h.s.seed^uint64(d.h.s.elapsed())<<16, uint64(d.h.index)<<8|5))
+	for _, r := range d.renames.list[:random.IntN(len(d.renames.list)+1)] {
 		r.apply(d.synced)
 	}
 	d.renames, d.files = pending[rename]{}, maps.Clone(d.synced)
 	for _, name := range slices.Sorted(maps.Keys(d.files)) {
-		left := d.files[name].crash(d.random)
+		left := d.files[name].crash(random)
 		d.files[name], d.synced[name] = left, left
 	}
 }
@@ -145,7 +149,7 @@ func (d *Disk) Open(name string) (fs.File, error) {
 	}
 	now := make(fstest.MapFS)
 	for n, f := range d.files {
-		if n == name || d.files[name] == nil {
+		if n == name || name == "." {
 			now[n] = &fstest.MapFile{Data: slices.Clone(f.data), Mode: 0o600}
 		}
 	}
@@ -158,6 +162,8 @@ type File struct {
 	name  string
 	file  *inode
 	since int // as many crashes
+
+	closed bool // guarded by the simulation's lock
 }
 
 // Create opens a file for writing, and makes it empty.
@@ -166,6 +172,11 @@ func (d *Disk) Create(name string) (*File, error) { return d.openFile(name, true
 // Append opens a file for writing at its end.
 func (d *Disk) Append(name string) (*File, error) { return d.openFile(name, false) }
 
+// validName reports whether a file in the folder may have that name.
+func validName(name string) bool {
+	return fs.ValidPath(name) && name != "." && !strings.Contains(name, "/")
+}
+
 func (d *Disk) openFile(name string, truncate bool) (*File, error) {
 	d.h.s.mu.Lock()
 	defer d.h.s.mu.Unlock()
@@ -173,7 +184,7 @@ func (d *Disk) openFile(name string, truncate bool) (*File, error) {
 	switch err := f.check("open"); {
 	case err != nil:
 		return nil, err
-	case !fs.ValidPath(name) || name == ".":
+	case !validName(name):
 		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrInvalid}
 	case f.file == nil:
 		f.file = &inode{}
@@ -184,8 +195,11 @@ func (d *Disk) openFile(name string, truncate bool) (*File, error) {
 	return f, nil
 }
 
-// check fails if the host has crashed since the file was opened. The lock is held.
+// check fails if the file was closed, or the host has crashed since it was opened. The lock is held.
 func (f *File) check(op string) error {
+	if f.closed {
+		return &fs.PathError{Op: op, Path: f.name, Err: fs.ErrClosed}
+	}
 	if f.d.h.down || f.d.crashes != f.since {
 		return &fs.PathError{Op: op, Path: f.name, Err: ErrCrashed}
 	}
@@ -235,7 +249,15 @@ func (f *File) sync(done func()) error {
 }
 
 // Close closes the file. It does not sync it.
-func (f *File) Close() error { return nil }
+func (f *File) Close() error {
+	f.d.h.s.mu.Lock()
+	defer f.d.h.s.mu.Unlock()
+	if f.closed {
+		return &fs.PathError{Op: "close", Path: f.name, Err: fs.ErrClosed}
+	}
+	f.closed = true
+	return nil
+}
 
 // Rename gives a file another name, and removes the one that had it.
 func (d *Disk) Rename(from, to string) error { return d.change("rename", from, to) }
@@ -252,7 +274,7 @@ func (d *Disk) change(op, from, to string) error {
 		return err
 	case f.file == nil:
 		return &fs.PathError{Op: op, Path: from, Err: fs.ErrNotExist}
-	case to != "" && (!fs.ValidPath(to) || to == "."):
+	case to != "" && !validName(to):
 		return &fs.PathError{Op: op, Path: to, Err: fs.ErrInvalid}
 	}
 	d.rename(rename{from, to, f.file})

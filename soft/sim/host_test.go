@@ -607,6 +607,17 @@ func TestSkipSeed(t *testing.T) {
 	require.Contains(t, out, "--- SKIP: TestSkipSeed/seed_3")
 }
 
+func TestCheckMisses(t *testing.T) {
+	out, err := inChild(t, func() {
+		sim.Check(t, 200, func(s *sim.Sim) {
+			s.Sometimes(s.Seed() == 100, "one seed")
+			s.Sometimes(s.Seed() > 200, "no seed")
+		})
+	})
+	require.Error(t, err)
+	assert.Contains(t, out, "sim: never in 200 seeds: no seed")
+}
+
 // inChild runs the rest of a test in another process, and returns its output. In that process
 // it calls f, and does not return.
 func inChild(t *testing.T, f func()) (out string, err error) {

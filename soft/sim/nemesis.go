@@ -94,7 +94,8 @@ var worstLink = LinkConfig{
 
 // Nemesis begins to cause faults. When it ends, by itself or by Stop, it leaves the network and
 // the hosts as it found them: links as before, no pair of hosts cut, and crashed hosts started
-// again, so that a test can demand progress then. It logs each fault to the test, which prints
+// again, so that a test can demand progress then. Clocks run at their rate and without their step; what
+// they have gained or lost by drift remains. It logs each fault to the test, which prints
 // it if the test fails or is verbose, and to the log of -sim.log. What the test does itself,
 // before or meanwhile, outlives the chaos: pairs cut, hosts crashed or paused, links changed.
 // Several can run at a time, but do not know each other's limits but MaxDown.
@@ -117,6 +118,9 @@ func (s *Sim) Nemesis(c Chaos) *Nemesis {
 	}
 	if c.Crashes == 0 && c.Pauses == 0 && c.Partitions == 0 && c.OneWay == 0 && c.BadLinks == 0 && c.BadClocks == 0 && c.BadDisks == 0 {
 		c.Crashes, c.Pauses, c.Partitions, c.OneWay, c.BadLinks, c.BadClocks = 1, 1, 1, 1, 1, 1
+	}
+	if c.ClockDrift >= 1 {
+		panic(fmt.Sprintf("sim: Chaos.ClockDrift is %v; it must be less than 1, since no clock stands still", c.ClockDrift))
 	}
 	if c.ClockOffset <= 0 && c.ClockDrift <= 0 {
 		c.BadClocks = 0
@@ -241,7 +245,11 @@ func (n *Nemesis) act() {
 // begin causes a fault, if it is possible now and the chaos has not ended.
 func (n *Nemesis) begin(drawn Fault) {
 	f := &fault{Fault: drawn}
-	if n.over || !n.cause(f) {
+	if n.over {
+		return
+	}
+	if n.s.replays && !n.fits(&drawn) || !n.cause(f) {
+		n.log("leaves out, since it is not possible now: %s", f.what())
 		return
 	}
 	n.counts[f.Kind]++
@@ -334,6 +342,24 @@ func (n *Nemesis) up() (hosts []*Host, room int) {
 	room = n.c.MaxDown - (len(n.c.Hosts) - len(hosts))
 	n.random.Shuffle(len(hosts), func(i, j int) { hosts[i], hosts[j] = hosts[j], hosts[i] })
 	return hosts, room
+}
+
+// fits reports whether a fault that is replayed keeps to MaxDown.
+func (n *Nemesis) fits(f *Fault) bool {
+	switch f.Kind {
+	case BadLink, BadClock, BadDisk:
+		return true
+	}
+	up, room := n.up()
+	for _, h := range n.s.named(f.Hosts) {
+		if slices.Contains(n.c.Hosts, h) {
+			if !slices.Contains(up, h) {
+				return false
+			}
+			room--
+		}
+	}
+	return room >= 0
 }
 
 // stands reports whether the host is crashed or paused.
@@ -462,7 +488,7 @@ func (n *Nemesis) badDisk() []Fault {
 
 func (n *Nemesis) wrongClock(h *Host) Fault {
 	offset := time.Duration((2*n.random.Float64() - 1) * float64(n.c.ClockOffset))
-	return Fault{Kind: BadClock, Hosts: names(h), Offset: offset.Round(time.Millisecond), Drift: (2*n.random.Float64() - 1) * n.c.ClockDrift}
+	return Fault{Kind: BadClock, Hosts: names(h), Offset: offset, Drift: (2*n.random.Float64() - 1) * n.c.ClockDrift}
 }
 
 // goodLink returns the link by which a host sends to another, unless there is none or it is bad already.

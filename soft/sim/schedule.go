@@ -60,7 +60,7 @@ func (f *Fault) what() string {
 	case Pause:
 		return "host " + hosts + " pauses"
 	case Partition:
-		return hosts + " and " + rest + " are parted"
+		return hosts + " and " + rest + " cannot reach each other"
 	case OneWayOut:
 		return "nothing gets from " + hosts + " to " + rest
 	case OneWayIn:
@@ -140,7 +140,7 @@ func (f Fault) simpler() (list []Fault) {
 		add(func(g *Fault) { g.Drift = 0 })
 	}
 	if f.For > time.Millisecond {
-		add(func(g *Fault) { g.For = (f.For / 2).Truncate(time.Millisecond) })
+		add(func(g *Fault) { g.For = max((f.For / 2).Truncate(time.Millisecond), time.Millisecond) })
 	}
 	for _, unit := range []time.Duration{time.Second, 100 * time.Millisecond, 10 * time.Millisecond, time.Millisecond} {
 		if f.At%unit != 0 {

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -15,7 +16,7 @@ import (
 func Replay(t *testing.T, seed uint64, test func(t *testing.T), schedule Schedule) {
 	t.Helper()
 	replays.Store(t.Name(), &replayed{seed, schedule})
-	defer replays.Delete(t.Name())
+	t.Cleanup(func() { replays.Delete(t.Name()) }) // after parallel subtests
 	test(t)
 }
 
@@ -50,6 +51,7 @@ type shrinker struct {
 	runs    int // so far
 	most    int
 	end     time.Time // when to stop; zero: never
+	stopped bool      // by most or end
 	failure string    // what all schedules that count fail with
 	tried   map[string]bool
 }
@@ -75,6 +77,9 @@ func shrink(t *testing.T, failed *Sim, test func(s *Sim)) {
 	for _, f := range small {
 		fmt.Fprintf(&b, "\t%v\n", f)
 	}
+	if k.stopped {
+		b.WriteString("The search for fewer and shorter ones was stopped: by -sim.shrink, or since the test has no more time.\n")
+	}
 	k.explain(&b, small)
 	name, _, _ := strings.Cut(t.Name(), "/")
 	fmt.Fprintf(&b, "As a test:\n\nfunc %sSeed%d(t *testing.T) {\n\tsim.Replay(t, %d, %s, %s)\n}\n", name, k.seed, k.seed, name,
@@ -99,7 +104,7 @@ func (k *shrinker) run(schedule Schedule, prepare func(s *Sim)) (s *Sim, o *outc
 // fails reports whether the seed fails in the same way with a schedule.
 func (k *shrinker) fails(schedule Schedule) bool {
 	key := schedule.GoString()
-	if k.tried[key] || k.runs >= k.most || !k.end.IsZero() && time.Now().After(k.end) {
+	if k.stopped = k.runs >= k.most || !k.end.IsZero() && time.Now().After(k.end); k.stopped || k.tried[key] {
 		return false
 	}
 	k.tried[key] = true
@@ -131,6 +136,7 @@ func (k *shrinker) shrink(best Schedule) Schedule {
 			for _, f := range best[i].simpler() {
 				c := slices.Clone(best)
 				c[i] = f
+				slices.SortStableFunc(c, func(a, b Fault) int { return cmp.Compare(a.At, b.At) })
 				if try(c) {
 					again = true
 					break
@@ -148,7 +154,7 @@ func (k *shrinker) explain(b *strings.Builder, small Schedule) {
 	}
 	failing, _ := k.run(small, func(s *Sim) { s.trace.keep = true })
 	without, o := k.run(small[:len(small)-1], func(s *Sim) { s.trace.expect = failing.trace.records })
-	if d := without.trace.differs; d != nil && o.signature() != k.failure {
+	if d := without.trace.differs; d != nil && o.err() == nil {
 		fmt.Fprintf(b, "Without the last fault it passes. The first difference is at %v: %s in the run that fails, %s in the one that passes.\n", d.at, d.first, d.second)
 	}
 }

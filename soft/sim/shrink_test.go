@@ -43,6 +43,33 @@ func TestReplaySchedule(t *testing.T) {
 	}
 }
 
+// A schedule that is replayed keeps to the limits of its Chaos: faults that shrinking has moved together
+// do not count.
+func TestReplayKeepsLimits(t *testing.T) {
+	var replay *Sim
+	k := &shrinker{seed: 1, test: func(s *Sim) {
+		for _, h := range s.Hosts("h", 3) {
+			h.Run(untilEnd)
+		}
+		s.RunUntil(s.Nemesis(Chaos{MaxDown: 1, Until: time.Minute}).Done, time.Hour)
+	}}
+	both := Schedule{
+		{At: time.Second, For: 2 * time.Second, Kind: Crash, Hosts: []string{"h0"}},
+		{At: 2 * time.Second, For: 2 * time.Second, Kind: Pause, Hosts: []string{"h1"}},
+		{At: 4 * time.Second, For: time.Second, Kind: Pause, Hosts: []string{"h2"}},
+	}
+	replay, o := k.run(both, nil)
+	require.NoError(t, o.err())
+	assert.Equal(t, Schedule{both[0], both[2]}, replay.schedule)
+}
+
+// Faults become shorter, but never last until the end of the chaos.
+func TestSimplerFaults(t *testing.T) {
+	for _, f := range (Fault{At: time.Second, For: 1500 * time.Microsecond, Hosts: []string{"a", "b"}}).simpler() {
+		assert.Positive(t, f.For)
+	}
+}
+
 // Shrinking finds the two faults that a failure needs.
 func TestShrink(t *testing.T) {
 	for seed := uint64(1); ; seed++ {
