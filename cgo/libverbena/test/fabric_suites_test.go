@@ -36,6 +36,8 @@ func suites(t *testing.T) []*suite {
 		{name: "valkey", title: "Valkey 8.1.1's test of RDMA", from: "source package valkey", rows: valkey(t)},
 		{name: "ucx-gtest", title: "UCX 1.13.1's tests", from: "source package ucx", rows: ucxTests(t)},
 		{name: "fabtests", title: "fabtests 1.17: msg, rxm", from: "libfabric v1.17.0", rows: fabtests(t)},
+		{name: "fabtests-efa", title: "fabtests 1.17: efa", from: "libfabric v1.17.0", rows: fabtestsEFA(t)},
+		{name: "mpi-efa", title: "Open MPI over libfabric: efa", from: "openmpi-bin", rows: mpiEFA(t)},
 		{name: "mpi4py", title: "mpi4py 3.1.4's tests, 4 processes", from: "mpi4py 3.1.4", rows: mpi4py(t)},
 	}
 }
@@ -271,35 +273,68 @@ func TestGtestGoesOn(t *testing.T) {
 // fabtests are the tests of libfabric that scripts/runfabtests.sh of fabtests has, but for those
 // that it leaves out for these providers.
 func fabtests(t *testing.T) (rows []row) {
-	folder, ok := fabricSource(t, "libfabric/fabtests")
-	if !ok {
-		return nil
-	}
-	script, err := os.ReadFile(filepath.Join(folder, "scripts/runfabtests.sh"))
-	require.NoError(t, err)
-	env := []string{"PATH=" + filepath.Join(folder, "install/bin") + ":" + os.Getenv("PATH")}
 	for _, p := range []struct{ name, exclude string }{
 		{"verbs", "verbs/verbs.exclude"}, {"verbs;ofi_rxm", "ofi_rxm/ofi_rxm.exclude"},
 	} {
-		excluded := excludes(t, filepath.Join(folder, "test_configs", p.exclude))
-		for _, list := range regexp.MustCompile(`(?ms)^(functional|short)_tests=\((.*?)^\)`).FindAllStringSubmatch(string(script), -1) {
-			for _, test := range regexp.MustCompile(`"([^"]+)"`).FindAllStringSubmatch(list[2], -1) {
-				command := test[1]
-				if slices.ContainsFunc(excluded, func(e *regexp.Regexp) bool { return e.MatchString(command) }) {
-					continue
-				}
-				r := row{
-					program: "fi_info", env: env, retries: true, apart: true,
-					server: command + " -p " + p.name + " -B PORT -s HOST", client: command + " -p " + p.name + " -P PORT -s FROM HOST",
-				}
-				if command == "fi_shared_ctx -e msg --no-tx-shared-ctx" {
-					r.cannot = "its server receives into memory that it has not registered"
-				}
-				rows = append(rows, r)
+		commands, env := fabtestsFor(t, p.exclude)
+		for _, command := range commands {
+			r := row{
+				program: "fi_info", env: env, retries: true, apart: true,
+				server: command + " -p " + p.name + " -B PORT -s HOST", client: command + " -p " + p.name + " -P PORT -s FROM HOST",
 			}
+			if command == "fi_shared_ctx -e msg --no-tx-shared-ctx" {
+				r.cannot = "its server receives into memory that it has not registered"
+			}
+			rows = append(rows, r)
 		}
 	}
 	return rows
+}
+
+// notEFA are the tests that end at once since the provider efa, or this version of it, lacks what they test.
+var notEFA = regexp.MustCompile("^fi_msg|-e msg|dgram|fi_rdm_rma_event|fi_multi_ep|fi_rdm_cntr")
+
+// fabtestsEFA are the same for the provider of EFA, whose peers learn each other's addresses by TCP.
+func fabtestsEFA(t *testing.T) (rows []row) {
+	commands, env := fabtestsFor(t, "efa/efa.exclude")
+	for _, command := range commands {
+		r := row{
+			program: "fi_info", env: env, options: "efa=on",
+			server: command + " -p efa -E=PORT", client: command + " -p efa -E=PORT HOST",
+		}
+		if notEFA.MatchString(command) {
+			r.cannot = "the provider lacks what it tests"
+		}
+		rows = append(rows, r)
+	}
+	return rows
+}
+
+// mpiEFA is what mpi has over UCX, over libfabric's provider for EFA.
+func mpiEFA(t *testing.T) []row {
+	r := mpi(t)[0]
+	r.client = "mpirun --allow-run-as-root --oversubscribe -np 2 --mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include efa --mca btl ^openib,vader,tcp,ofi mpi_pingpong"
+	r.options = "efa=on"
+	return []row{r}
+}
+
+// fabtestsFor are the commands for a provider, with their environment.
+func fabtestsFor(t *testing.T, exclude string) (commands, env []string) {
+	folder, ok := fabricSource(t, "libfabric/fabtests")
+	if !ok {
+		return nil, nil
+	}
+	script, err := os.ReadFile(filepath.Join(folder, "scripts/runfabtests.sh"))
+	require.NoError(t, err)
+	excluded := excludes(t, filepath.Join(folder, "test_configs", exclude))
+	for _, list := range regexp.MustCompile(`(?ms)^(functional|short)_tests=\((.*?)^\)`).FindAllStringSubmatch(string(script), -1) {
+		for _, test := range regexp.MustCompile(`"([^"]+)"`).FindAllStringSubmatch(list[2], -1) {
+			if !slices.ContainsFunc(excluded, func(e *regexp.Regexp) bool { return e.MatchString(test[1]) }) {
+				commands = append(commands, test[1])
+			}
+		}
+	}
+	return commands, []string{"PATH=" + filepath.Join(folder, "install/bin") + ":" + os.Getenv("PATH")}
 }
 
 // excludes reads a list of regular expressions.

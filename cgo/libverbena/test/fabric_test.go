@@ -158,7 +158,7 @@ func (f *fabric) run(t *testing.T, s *suite, v *venue) {
 			continue
 		}
 		began := time.Now()
-		p, captures := v.place(&r), ""
+		p, captures := v.place(&r).with(r.options, r.options), ""
 		if f.capture {
 			captures = f.file(s, v, fmt.Sprintf("-%d", i))
 			require.NoError(t, os.MkdirAll(captures, 0o755))
@@ -205,10 +205,18 @@ func firstLine(err error) string {
 
 // capturing returns a place whose devices write captures into a folder. That ends shared memory.
 func (p *place) capturing(folder string) *place {
+	option := func(role string) string { return "capture=" + filepath.Join(folder, role+"-{pid}.pcap") }
+	return p.with(option("server"), option("client"))
+}
+
+// with returns a place whose devices have more options.
+func (p *place) with(server, client string) *place {
 	with := *p
-	for role, e := range map[string]*end{"server": &with.server, "client": &with.client} {
-		options := "capture=" + filepath.Join(folder, role+"-{pid}.pcap")
+	for e, options := range map[*end]string{&with.server: server, &with.client: client} {
 		last := len(e.prefix) - 1 // "--"
+		if options == "" {
+			continue
+		}
 		if e.prefix = slices.Clone(e.prefix); e.prefix[last-2] == "-faults" {
 			e.prefix[last-1] += "&" + options
 		} else {

@@ -29,6 +29,7 @@ type row struct {
 	apart    bool                      // not on the loopback interface
 	cannot   string                    // why the client fails, which prints prints then
 	notRxe   string                    // why it is not run with rxe at an end, where it fails with rxe at both ends
+	options  string                    // of both devices, in make fabric
 	lossless string                    // why it is not run where packets are lost
 	limit    time.Duration             // 0: patience
 	counts   func(output string) tally // what became of the tests that it runs; nil: it is one test
@@ -269,5 +270,15 @@ func (r *row) runAll(t *testing.T, places []*place, table io.Writer) {
 		}
 		t.Logf("%s, %s: %s in %v: %s", r.client, p.name, result, time.Since(began).Round(time.Millisecond), lastLines(output, 1))
 		_, _ = fmt.Fprintf(table, "\t%s: %s", p.name, result)
+	}
+}
+
+// libfabric's provider for EFA runs on devices that look like one, also where packets are lost.
+func TestLibfabricEFA(t *testing.T) {
+	needProgram(t, "fi_pingpong", packageOf("fi_pingpong"))
+	for _, options := range []string{"efa=on", "efa=on&loss=0.01"} {
+		r := row{server: "fi_pingpong -p efa -e rdm -I 50 -B PORT", client: "fi_pingpong -p efa -e rdm -I 50 -P PORT HOST", prints: "1m "}
+		_, err := r.run(t, onLoopback("EFA", "soft-lo?"+options))
+		assert.NoError(t, err, options)
 	}
 }
