@@ -28,7 +28,10 @@ const (
 // replaced are the libraries whose place libverbena.so takes. Its folder has one for each, under
 // whose names the dynamic linker finds libverbena.so: for programs that are linked with the libraries
 // on a machine without them, and for what programs load themselves.
-var replaced = []string{"libibverbs.so.1", "librdmacm.so.1", "libefa.so.1"}
+var replaced = []string{"libibverbs.so.1", "librdmacm.so.1"}
+
+// efa is replaced, too, where it can be: most programs do without it.
+const efa = "libefa.so.1"
 
 // start replaces this process by the program. It returns only if that failed.
 func (o *options) start(stderr io.Writer) error {
@@ -56,6 +59,9 @@ func (o *options) start(stderr io.Writer) error {
 	folders, incompatible, err := lib.replacements(program, replaced)
 	if err != nil {
 		return err
+	}
+	if folder, _, err := lib.replacements(program, []string{efa}); err == nil && incompatible == "" {
+		folders = append(folders, folder...)
 	}
 
 	preload := preloaded(os.Getenv(preloadVariable), lib.path)
