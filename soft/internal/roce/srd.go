@@ -84,11 +84,11 @@ func (d *Device) handleSRD(e *endpoint, dg *link.Datagram, p *wire.Packet, now t
 	if c != nil {
 		out := c.Output().(*srdOutput)
 		if dg.Src != out.source {
-			out.source, out.incomingFlow = dg.Src, wire.NewFlow(dg.Src, e.destination(dg))
+			out.source, out.incomingFlow = dg.Src, wire.NewFlow(dg.Src, e.socket.Addr())
 		}
 		flow = &out.incomingFlow
 	} else {
-		e.unconnectedFlow = wire.NewFlow(dg.Src, e.destination(dg))
+		e.unconnectedFlow = wire.NewFlow(dg.Src, e.socket.Addr())
 		flow = &e.unconnectedFlow
 	}
 	if !admission.DefaultPartition(p.PKey) {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -39,8 +38,6 @@ type kernel struct {
 	batched       bool
 	receiveBuffer int
 
-	second *secondSocket // nil: none
-
 	// empty counts calls of receive that found nothing.
 	empty uint8
 
@@ -59,10 +56,7 @@ type kernel struct {
 
 func openKernel(cfg Config, zone int) (backend, netip.AddrPort, error) {
 	var none netip.AddrPort
-	sock, err := cfg.Bound, error(nil)
-	if sock == 0 {
-		sock, err = newSocketUDP(cfg)
-	}
+	sock, err := newSocketUDP(cfg)
 	if err != nil {
 		return nil, none, err
 	}
@@ -93,30 +87,39 @@ func newSocketUDP(cfg Config) (sock int, err error) {
 
 // closeSockets closes the sockets for receiving and sending.
 func (k *kernel) closeSockets() (err error) {
-	if k.second != nil {
-		err = unix.Close(k.second.sock)
-	}
 	if k.sendSock != k.sock {
-		err = errors.Join(err, unix.Close(k.sendSock))
+		err = unix.Close(k.sendSock)
 	}
 	return errors.Join(err, unix.Close(k.sock))
 }
 
 func (k *kernel) setUp(cfg Config) (bound netip.AddrPort, err error) {
-	if cfg.Bound != 0 {
-		err = prepareBound(k.sock, cfg)
-		k.drops.begin(k.sock)
-	} else {
-		err = k.bindNew(cfg)
+	if err := setOptions(uintptr(k.sock), cfg); err != nil {
+		return bound, err
 	}
+	if cfg.share != nil {
+		if err := unix.SetsockoptInt(k.sock, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
+			return bound, fmt.Errorf("set SO_REUSEPORT: %w", err)
+		}
+	}
+	at := cfg.Addr
+	if cfg.Exclusive {
+		if err := k.checkAddress(); err != nil {
+			return bound, err
+		}
+		at = netip.AddrPortFrom(k.wildcard(), at.Port())
+		if err := k.refuseGroups(); err != nil {
+			return bound, err
+		}
+	}
+	if err := bind(k.sock, at, k.index); err != nil {
+		return bound, err
+	}
+	port, err := boundPort(k.sock)
 	if err != nil {
 		return bound, err
 	}
-	at, err := boundAddr(k.sock)
-	if err != nil {
-		return bound, err
-	}
-	k.cfg.Addr = netip.AddrPortFrom(cfg.Addr.Addr(), at.Port())
+	k.cfg.Addr = netip.AddrPortFrom(cfg.Addr.Addr(), port)
 	switch {
 	case cfg.share != nil:
 		err = cfg.share.(*kernel).shareSendSocket(k)
@@ -142,29 +145,6 @@ func (k *kernel) setUp(cfg Config) (bound netip.AddrPort, err error) {
 	return k.cfg.Addr, k.joinSet()
 }
 
-// bindNew binds a new socket.
-func (k *kernel) bindNew(cfg Config) error {
-	if err := setOptions(uintptr(k.sock), cfg); err != nil {
-		return err
-	}
-	if cfg.share != nil {
-		if err := setReusePort(k.sock); err != nil {
-			return err
-		}
-	}
-	at := cfg.Addr
-	if cfg.Exclusive {
-		if err := k.checkAddress(); err != nil {
-			return err
-		}
-		at = netip.AddrPortFrom(k.wildcard(), at.Port())
-		if err := k.refuseGroups(); err != nil {
-			return err
-		}
-	}
-	return bind(k.sock, at, k.index)
-}
-
 // bind binds a socket to an address.
 func bind(sock int, to netip.AddrPort, zone uint32) error {
 	var name sockaddr
@@ -175,19 +155,14 @@ func bind(sock int, to netip.AddrPort, zone uint32) error {
 	return nil
 }
 
-// boundAddr returns the address and port of a socket. The zone of a link-local address is the index of its
-// interface.
-func boundAddr(sock int) (netip.AddrPort, error) {
+// boundPort returns the port of a socket.
+func boundPort(sock int) (uint16, error) {
 	var name sockaddr
 	length := uint32(unsafe.Sizeof(name))
 	if _, _, errno := unix.Syscall(unix.SYS_GETSOCKNAME, uintptr(sock), uintptr(unsafe.Pointer(&name)), uintptr(unsafe.Pointer(&length))); errno != 0 {
-		return netip.AddrPort{}, fmt.Errorf("getsockname: %w", errno)
+		return 0, fmt.Errorf("getsockname: %w", errno)
 	}
-	at := name.decode()
-	if name.Scope_id != 0 {
-		at = netip.AddrPortFrom(at.Addr().WithZone(strconv.FormatUint(uint64(name.Scope_id), 10)), at.Port())
-	}
-	return at, nil
+	return name.decode().Port(), nil
 }
 
 // probe finds out which features the kernel has.
@@ -225,9 +200,7 @@ func (k *kernel) features() Features {
 }
 
 func (k *kernel) receiveHeaders(on bool) (err error) {
-	if k.raw.Control(func(uintptr) {
-		err = k.receivers(func(sock int) error { return receiveHeaders(sock, k.v4, on) })
-	}) != nil {
+	if k.raw.Control(func(uintptr) { err = receiveHeaders(k.sock, k.v4, on) }) != nil {
 		return net.ErrClosed
 	}
 	return err
@@ -262,9 +235,6 @@ func (k *kernel) joinSet() (err error) {
 func (k *kernel) leaveSet() {
 	k.set.remove(k.sock)
 	k.set.remove(k.sendSock)
-	if k.second != nil {
-		k.set.remove(k.second.sock)
-	}
 	if set := k.groups.set.Load(); set != 0 {
 		k.set.remove(int(set))
 	}

@@ -2,10 +2,7 @@
 
 package link
 
-import (
-	"errors"
-	"net/netip"
-)
+import "net/netip"
 
 func open(cfg Config, zone int) (backend, netip.AddrPort, error) { return openPortable(cfg, zone) }
 
@@ -15,6 +12,3 @@ func receiveBuffer(uintptr) int { return 0 }
 
 // NewWaitSet returns a set for sockets.
 func NewWaitSet(bool) (WaitSet, error) { return newPortableWaitSet(), nil }
-
-// ReceiveFrom is for Linux.
-func (s *Socket) ReceiveFrom(int) error { return errors.ErrUnsupported }
