@@ -173,7 +173,6 @@ func parseOptions(query string) (cfg Config, capture string, err error) {
 	if err != nil {
 		return cfg, "", fmt.Errorf("options %q: %w: %w", query, err, verbs.ErrInvalid)
 	}
-	noCongestionControl, noEFA := true, true
 	options := map[string]func(value string) error{
 		"loss":         option(&cfg.Faults.Loss, probability, "is not a probability from 0 to 1"),
 		"duplicate":    option(&cfg.Faults.Duplicate, probability, "is not a probability from 0 to 1"),
@@ -188,8 +187,8 @@ func parseOptions(query string) (cfg Config, capture string, err error) {
 		"segmentation": option(&cfg.DisableSegmentation, off, "is neither on nor off"),
 		"coalescing":   option(&cfg.DisableCoalescing, off, "is neither on nor off"),
 		"batch":        option(&cfg.DisableBatch, off, "is neither on nor off"),
-		"congestion":   option(&noCongestionControl, off, "is neither on nor off"),
-		"efa":          option(&noEFA, off, "is neither on nor off"),
+		"congestion":   option(&cfg.CongestionControl, on, "is neither on nor off"),
+		"efa":          option(&cfg.EFA, on, "is neither on nor off"),
 		"local":        option(&cfg.DisableLocal, off, "is neither on nor off"),
 		"shards":       option(&cfg.MaxShards, positive, "is not a positive number"),
 		"spin":         option(&cfg.Spin, spin, "is neither off nor a duration such as 50us"),
@@ -204,7 +203,6 @@ func parseOptions(query string) (cfg Config, capture string, err error) {
 			return cfg, "", fmt.Errorf("option %q: %w: %w", name, err, verbs.ErrInvalid)
 		}
 	}
-	cfg.CongestionControl, cfg.EFA = !noCongestionControl, !noEFA
 	return cfg, capture, nil
 }
 
@@ -242,6 +240,8 @@ func seed(s string) (uint64, bool) {
 }
 
 func fileName(s string) (string, bool) { return s, s != "" }
+
+func on(s string) (bool, bool) { return s == "on", s == "on" || s == "off" }
 
 func off(s string) (bool, bool) { return s == "off", s == "on" || s == "off" }
 

@@ -166,15 +166,21 @@ func vd_create_qp(pd C.uint32_t, qp unsafe.Pointer, from *C.struct_vd_queue_pair
 		}
 		init.SRQ = srq.SRQ
 	}
-	v, err := p.CreateQP(init)
+	v, err := createQP(p, init)
 	if err != nil {
 		return errnoOf(err)
 	}
-	if c, ok := v.(cverbs.QP); ok { // SRD has no peer
-		c.ActAsAdapter()
-	}
 	q := &queuePair{QP: v, context: p.context, c: qp, received: recvCQ, sends: sends{service: service, maxSGE: p.context.device.attr.MaxSGE}, receives: receives{maxSGE: p.context.device.attr.MaxSGE}}
 	return registerQP(q, made)
+}
+
+// createQP creates a queue pair that does what programs know from adapters.
+func createQP(pd verbs.PD, init verbs.QPInit) (verbs.QP, error) {
+	q, err := pd.CreateQP(init)
+	if c, ok := q.(cverbs.QP); ok { // SRD has no peer
+		c.ActAsAdapter()
+	}
+	return q, err
 }
 
 // registerQP gives a queue pair its handle and its events.

@@ -14,7 +14,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/verbena-rdma/verbena/internal/cverbs"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -190,11 +189,7 @@ func vd_open_xrc_qp(xrcd C.uint32_t, qp unsafe.Pointer, number C.uint32_t, made 
 	var create func() (verbs.QP, error)
 	if number == 0 {
 		create = func() (verbs.QP, error) {
-			v, err := x.context.device.DefaultPD().CreateQP(verbs.QPInit{Type: verbs.XRCRecv, XRCDomain: x.XRCDomain})
-			if err == nil {
-				v.(cverbs.QP).ActAsAdapter()
-			}
-			return v, err
+			return createQP(x.context.device.DefaultPD(), verbs.QPInit{Type: verbs.XRCRecv, XRCDomain: x.XRCDomain})
 		}
 	}
 	p, err := x.open(uint32(number), create)

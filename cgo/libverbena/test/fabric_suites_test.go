@@ -138,7 +138,7 @@ func migration(t *testing.T) (rows []row) {
 func mpich() []row {
 	return []row{{
 		program: "NPmpich2", local: true, prints: "65539 bytes", client: "mpirun.mpich -np 2 NPmpich2 -u 65536 -o /dev/null",
-		env: []string{"UCX_TLS=rc_verbs,ud_verbs,self", "UCX_NET_DEVICES=DEV:1"},
+		env: ucxDevice,
 	}}
 }
 
@@ -147,8 +147,8 @@ func hpcc(t *testing.T) []row {
 	script, err := filepath.Abs("testdata/hpcc.sh")
 	require.NoError(t, err)
 	return []row{{
-		program: "hpcc", local: true, prints: "Success=1", limit: 15 * time.Minute, client: "sh " + script + " " + t.TempDir(),
-		env: []string{"UCX_TLS=rc_verbs,ud_verbs,self", "UCX_NET_DEVICES=DEV:1"},
+		program: "hpcc", local: true, prints: "Success=1", limit: 15 * time.Minute, client: strings.Join([]string{"sh", script, t.TempDir(), openMPI, "-np 4 hpcc"}, " "),
+		env: ucxDevice,
 	}}
 }
 
@@ -358,9 +358,9 @@ func mpi4py(t *testing.T) (rows []row) {
 	}
 	return []row{{
 		program: "mpirun", local: true, counts: unittestOutcome, limit: 15 * time.Minute,
-		client: "mpirun --allow-run-as-root --oversubscribe -np 4 --mca pml ucx --mca btl ^openib,vader,tcp " +
+		client: openMPI + " -np 4 " +
 			python + " " + filepath.Join(folder, "runtests.py") + " -e test_spawn -e test_dynproc -e test_rma -e test_win",
-		env: []string{"UCX_TLS=rc_verbs,ud_verbs,self", "UCX_NET_DEVICES=DEV:1"},
+		env: ucxDevice,
 	}}
 }
 

@@ -75,6 +75,12 @@ func libfabric() (rows []row) {
 	return rows
 }
 
+// openMPI starts programs of Open MPI, which use UCX.
+const openMPI = "mpirun --allow-run-as-root --oversubscribe --mca pml ucx --mca btl ^openib,vader,tcp"
+
+// ucxDevice makes UCX use the device only.
+var ucxDevice = []string{"UCX_TLS=rc_verbs,ud_verbs,self", "UCX_NET_DEVICES=DEV:1"}
+
 // mpi are ping-pongs of MPI over UCX, between two processes of one mpirun.
 func mpi(t *testing.T) (rows []row) {
 	folder := t.TempDir()
@@ -85,7 +91,7 @@ func mpi(t *testing.T) (rows []row) {
 	for _, transports := range []string{"rc_verbs,ud_verbs,self", "ud_verbs,self"} {
 		rows = append(rows, row{
 			program: "mpicc", prints: "all sizes: ok", local: true,
-			client: "mpirun --allow-run-as-root --oversubscribe -np 2 --mca pml ucx --mca btl ^openib,vader,tcp -x UCX_TLS=" + transports + " mpi_pingpong",
+			client: openMPI + " -np 2 -x UCX_TLS=" + transports + " mpi_pingpong",
 			env:    []string{"UCX_NET_DEVICES=DEV:1", "PATH=" + folder + ":" + os.Getenv("PATH")},
 		})
 	}
