@@ -156,6 +156,7 @@ struct vb_qp *vb_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr, boo
 	pthread_cond_init(&q->base.cond, NULL);
 	if (attr->srq || attr->qp_type == IBV_QPT_XRC_SEND)
 		attr->cap.max_recv_wr = attr->cap.max_recv_sge = 0;
+	attr->cap.max_send_wr = made.capacity;
 	q->cap = attr->cap;
 	q->signal_all = attr->sq_sig_all;
 	return q;

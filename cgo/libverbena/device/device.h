@@ -72,7 +72,7 @@ struct vd_new_object {
 	uint32_t handle;
 	uint32_t number; // QPN, lkey, or that of an XRC shared receive queue
 	uint32_t rkey;
-	uint32_t capacity; // of a completion queue
+	uint32_t capacity; // of a completion queue, or of a queue pair for send requests
 };
 
 // vd_extra is what extended completions have besides a struct ibv_wc: ticks of the device's clock,

@@ -7,6 +7,7 @@ import "C"
 
 import (
 	"fmt"
+	"math/bits"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -166,13 +167,22 @@ func vd_create_qp(pd C.uint32_t, qp unsafe.Pointer, from *C.struct_vd_queue_pair
 		}
 		init.SRQ = srq.SRQ
 	}
+	if most := p.context.device.attr.MaxQPWR; service != verbs.SRD && init.MaxSendWR > 0 && init.MaxSendWR <= most {
+		init.MaxSendWR = min(roomFor(init.MaxSendWR), most)
+	}
 	v, err := createQP(p, init)
 	if err != nil {
 		return errnoOf(err)
 	}
+	made.capacity = C.uint32_t(init.MaxSendWR)
 	q := &queuePair{QP: v, context: p.context, c: qp, received: recvCQ, sends: sends{service: service, maxSGE: p.context.device.attr.MaxSGE}, receives: receives{maxSGE: p.context.device.attr.MaxSGE}}
 	return registerQP(q, made)
 }
+
+// roomFor returns for how many send requests a queue pair has room if a program asks for n: more,
+// as on adapters and rxe. Programs rely on it that ask the device to signal every n-th request only:
+// if the acknowledgement is lost, the peer's answer is there before the completion.
+func roomFor(n int) int { return 1 << bits.Len(uint(n)) }
 
 // createQP creates a queue pair that does what programs know from adapters.
 func createQP(pd verbs.PD, init verbs.QPInit) (verbs.QP, error) {

@@ -35,6 +35,7 @@
 
 #define SIZE 4096
 #define DEPTH 16
+#define SEND_DEPTH (2 * DEPTH) // the room for send requests of a queue pair that was made for DEPTH
 
 static struct ibv_context *open_first(void)
 {
@@ -686,8 +687,8 @@ static void bad_request(void)
 	struct ibv_context *context = open_first();
 	struct end a = open_end(context, NULL, false), b = open_end(context, NULL, true);
 	struct ibv_sge from[] = {sge_of(&a, 8), sge_of(&a, 8)}, to[] = {sge_of(&b, 8), sge_of(&b, 8)};
-	struct ibv_send_wr *bad_send, sends[2 * DEPTH];
-	struct ibv_recv_wr *bad_receive, receives[2 * DEPTH];
+	struct ibv_send_wr *bad_send, sends[SEND_DEPTH + 1];
+	struct ibv_recv_wr *bad_receive, receives[SEND_DEPTH + 1];
 
 	connect_ends(&a, &b);
 	for (int wrong = 0; wrong < 5; wrong++) {
@@ -711,15 +712,18 @@ static void bad_request(void)
 	CHECK(ibv_post_send(a.qp, sends, &bad_send) == EINVAL && bad_send == &sends[0]);
 	// More than there is room for.
 	struct end c = open_end(context, NULL, true), d = open_end(context, NULL, false);
+	struct ibv_qp_attr now;
+	struct ibv_qp_init_attr made;
 
+	CHECK(!ibv_query_qp(c.qp, &now, IBV_QP_CAP, &made) && made.cap.max_send_wr == SEND_DEPTH);
 	connect_ends(&c, &d);
-	for (int i = 0; i < 2 * DEPTH; i++) {
-		sends[i] = (struct ibv_send_wr){.next = i + 1 < 2 * DEPTH ? &sends[i + 1] : NULL, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED};
-		receives[i] = (struct ibv_recv_wr){.next = i + 1 < 2 * DEPTH ? &receives[i + 1] : NULL};
+	for (int i = 0; i <= SEND_DEPTH; i++) {
+		sends[i] = (struct ibv_send_wr){.next = i < SEND_DEPTH ? &sends[i + 1] : NULL, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED};
+		receives[i] = (struct ibv_recv_wr){.next = i < SEND_DEPTH ? &receives[i + 1] : NULL};
 	}
 	CHECK(ibv_post_recv(d.qp, receives, &bad_receive) == ENOMEM && bad_receive == &receives[DEPTH]);
 	CHECK(ibv_post_srq_recv(c.srq, receives, &bad_receive) == ENOMEM && bad_receive == &receives[DEPTH]);
-	CHECK(ibv_post_send(c.qp, sends, &bad_send) == ENOMEM && bad_send == &sends[DEPTH]);
+	CHECK(ibv_post_send(c.qp, sends, &bad_send) == ENOMEM && bad_send == &sends[SEND_DEPTH]);
 	close_end(&c, true);
 	close_end(&d, true);
 	close_all(context, &a, &b);
@@ -1605,7 +1609,7 @@ static int send_many(struct ibv_qp_ex *qp, int count)
 	return ibv_wr_complete(qp);
 }
 
-// More requests than the queue has room for are refused together. As many as it has room for are not.
+// More requests than the queue has room for are refused together. As many as were asked for are not.
 static void too_many_requests(void)
 {
 	struct ibv_context *context = open_first();
@@ -1615,7 +1619,7 @@ static void too_many_requests(void)
 
 	for (int i = 0; i < DEPTH; i++)
 		post_receive(&b, i);
-	CHECK(send_many(qp, DEPTH + 1) == ENOMEM);
+	CHECK(send_many(qp, SEND_DEPTH + 1) == ENOMEM);
 	CHECK(send_many(qp, DEPTH) == 0);
 	for (int i = 0; i < DEPTH; i++) {
 		wc = await(&a);
