@@ -88,8 +88,16 @@ valkey() {
 	build valkey 'make -j"$(nproc)" BUILD_RDMA=module MALLOC=libc && make -C tests/rdma'
 }
 
+# Each in a shell of its own, which ends at its first failure.
 failed=0
 for name in ${*:-mpi4py libfabric valkey ucx}; do
-	[ -e "$sources/$name.done" ] || "$name" || failed=1
+	[ -e "$sources/$name.done" ] && continue
+	set +e
+	(
+		set -e
+		"$name"
+	)
+	[ $? = 0 ] || failed=1
+	set -e
 done
 exit $failed
