@@ -278,6 +278,9 @@ const maxReasons = 6
 // common removes from a command line what all rows have.
 var common = strings.NewReplacer(" -d DEV", "", " -P DEV", "", " -p PORT", "", " -P PORT", "", " -g GID", "", " -h HOST", "", " HOST", "", " -s FROM", "")
 
+// folders are those of programs and files of a command line, which are of one machine.
+var folders = regexp.MustCompile(`(^| )/\S*/`)
+
 // table is the table, with what was skipped, and what failed.
 func (f *fabric) table(suites []*suite, columns []*venue) string {
 	var table, notes strings.Builder
@@ -318,7 +321,7 @@ func (f *fabric) table(suites []*suite, columns []*venue) string {
 			lines = append(lines, fmt.Sprintf("%d skipped (%s)", skipped[reason], reason))
 		}
 		for _, what := range slices.Sorted(maps.Keys(failed)) {
-			lines = append(lines, fmt.Sprintf("`%s` fails (%s)", common.Replace(what), strings.Join(failed[what], "; ")))
+			lines = append(lines, fmt.Sprintf("`%s` fails (%s)", folders.ReplaceAllString(common.Replace(what), "$1"), strings.Join(failed[what], "; ")))
 		}
 		if len(lines) > 0 {
 			fmt.Fprintf(&notes, "- %s: %s\n", s.name, strings.Join(lines, "; "))
