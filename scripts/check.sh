@@ -31,7 +31,7 @@ fi
 run "$go" test -vet=off ./docs
 
 # These are modules of their own.
-for module in bench oob/etcd examples/grpc metrics/prometheus; do
+for module in bench oob/etcd examples/grpc examples/valkey metrics/prometheus; do
 	(
 		cd "$module"
 		run "$go" vet ./...

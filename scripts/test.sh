@@ -55,6 +55,7 @@ echo "+ $go test ${flags[*]} -tags $tags $first ./..."
 gotest "${flags[@]}" -tags "$tags" $first $packages
 module bench
 module examples/grpc
+module examples/valkey
 module metrics/prometheus
 if $full; then
 	module oob/etcd
