@@ -99,11 +99,12 @@ windows: setup ## the result of each request about memory windows, in the virtua
 
 # Results are kept in .build/fabric, so that a run that was ended goes on. ROWS="qemu|ucx.*" runs these suites
 # again. CAPTURE=1 keeps a capture of each test that fails.
-fabric: setup ## programs and test suites of others by verbena run, as root; writes the table of docs/fabric.md
+fabric: setup build ## programs and test suites of others by verbena run, as root; writes the table of docs/fabric.md
 	@scripts/setup.sh full
 	@scripts/fabric.sh
 	VERBENA_FABRIC="$(CURDIR)/.build/fabric/results" VERBENA_FABRIC_ROWS="$(ROWS)" VERBENA_FABRIC_CAPTURE="$(CAPTURE)" \
 		$(GO) test -count=1 -timeout 6h -parallel 3 -run 'TestFabric$$' -v ./cgo/libverbena/test
+	cd examples/valkey && $(GO) test -count=1 -timeout 30m -v .
 
 SOAK_TIME ?= 1h
 

@@ -1,0 +1,296 @@
+//go:build linux
+
+package valkey
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/soft"
+)
+
+// server is a server that is reached by TCP and by RDMA, and keeps its addresses when it is started again.
+type server struct {
+	tcp, rdma string
+	start     func() // it is not running
+	stop      func()
+}
+
+// servers are the servers to test with: one in Go, and Valkey's own.
+func servers(t *testing.T, f func(t *testing.T, s *server)) {
+	t.Helper()
+	for name, s := range map[string]func(t *testing.T) *server{"in Go": goServer, "Valkey": valkeyServer} {
+		t.Run(name, func(t *testing.T) { f(t, s(t)) })
+	}
+}
+
+// goServer is a small server in Go.
+func goServer(t *testing.T) *server {
+	s := &server{tcp: "127.0.0.1:0", rdma: "127.0.0.1:0"}
+	s.start = func() {
+		dev, err := soft.Open(soft.Config{})
+		require.NoError(t, err)
+		stack, err := New(Config{Device: dev})
+		require.NoError(t, err)
+		byRDMA, err := stack.Listen(s.rdma)
+		require.NoError(t, err)
+		byTCP, err := net.Listen("tcp", s.tcp)
+		require.NoError(t, err)
+		s.tcp, s.rdma = byTCP.Addr().String(), byRDMA.Addr().String()
+		resp := newSmall()
+		resp.serve(byTCP)
+		resp.serve(byRDMA)
+		s.stop = func() {
+			assert.NoError(t, byTCP.Close())
+			assert.NoError(t, byRDMA.Close())
+			resp.stop()
+			assert.NoError(t, stack.Close())
+			assert.NoError(t, dev.Close())
+		}
+	}
+	s.start()
+	t.Cleanup(func() { s.stop() })
+	return s
+}
+
+// built returns the paths of what make build has built, and of Valkey, or skips the test.
+func built(t testing.TB) (verbena, folder string) {
+	t.Helper()
+	root, err := filepath.Abs("../..")
+	require.NoError(t, err)
+	verbena, folder = filepath.Join(root, "bin/verbena"), filepath.Join(root, ".build/fabric/src/valkey")
+	for _, path := range []string{verbena, filepath.Join(root, "bin/libverbena.so"), filepath.Join(folder, "src/valkey-rdma.so"), filepath.Join(folder, "tests/rdma/rdma-test")} {
+		if _, err := os.Stat(path); err != nil {
+			t.Skipf("%s is not there: make build and scripts/fabric.sh valkey build it", path)
+		}
+	}
+	return verbena, folder
+}
+
+// valkeyServer is Valkey's own server, on the software device.
+func valkeyServer(t *testing.T) *server {
+	verbena, folder := built(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	s := &server{tcp: l.Addr().String(), rdma: l.Addr().String()}
+	s.start = func() {
+		cmd := exec.Command(verbena, "run", "-d", "soft-lo", "--", filepath.Join(folder, "src/valkey-server"), "--port", port, "--bind", "127.0.0.1", "--protected-mode", "no", "--save", "",
+			"--loadmodule", filepath.Join(folder, "src/valkey-rdma.so"), "--rdma-bind", "127.0.0.1", "--rdma-port", port)
+		cmd.Dir = t.TempDir()
+		output, err := cmd.StdoutPipe()
+		require.NoError(t, err)
+		cmd.Stderr = cmd.Stdout
+		require.NoError(t, cmd.Start())
+		var log bytes.Buffer
+		ready, ended := make(chan bool, 1), make(chan struct{})
+		go func() {
+			defer close(ended)
+			for lines := bufio.NewScanner(output); lines.Scan(); {
+				fmt.Fprintln(&log, lines.Text())
+				if strings.Contains(lines.Text(), "accept connections rdma") {
+					ready <- true
+				}
+			}
+			close(ready)
+		}()
+		s.stop = func() {
+			_ = cmd.Process.Signal(syscall.SIGTERM)
+			<-ended
+			_ = cmd.Wait()
+			if t.Failed() {
+				t.Log(log.String())
+			}
+		}
+		if !<-ready {
+			t.Fatal(log.String())
+		}
+	}
+	s.start()
+	t.Cleanup(func() { s.stop() })
+	return s
+}
+
+// client speaks RESP.
+type client struct {
+	net.Conn
+	in *bufio.Reader
+}
+
+// dialers are functions that connect, by TCP and by RDMA.
+func dialers(t testing.TB, s *server) map[string]func() client {
+	stack := open(t, soft.Config{}, Config{})
+	dial := func(f func(ctx context.Context, network, addr string) (net.Conn, error), addr string) func() client {
+		return func() client {
+			c, err := f(t.Context(), "tcp", addr)
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = c.Close() })
+			require.NoError(t, c.SetDeadline(time.Now().Add(5*time.Minute))) // ends what hangs
+			return client{c, bufio.NewReaderSize(c, 64<<10)}
+		}
+	}
+	return map[string]func() client{"TCP": dial(new(net.Dialer).DialContext, s.tcp), "RDMA": dial(stack.DialContext, s.rdma)}
+}
+
+func (c client) ask(t testing.TB, args ...string) string {
+	t.Helper()
+	_, err := io.WriteString(c, request(args...))
+	require.NoError(t, err)
+	r, err := reply(c.in)
+	require.NoError(t, err)
+	return r
+}
+
+// same runs a test by TCP and by RDMA. What it returns is to be the same.
+func same(t *testing.T, s *server, f func(dial func() client) []string) {
+	t.Helper()
+	d := dialers(t, s)
+	want := f(d["TCP"])
+	require.NotEmpty(t, want)
+	got := f(d["RDMA"])
+	require.Len(t, got, len(want))
+	for i := range want {
+		if want[i] != got[i] { // Equal would print megabytes
+			t.Fatalf("reply %d is %.100q by RDMA, and %.100q by TCP", i, got[i], want[i])
+		}
+	}
+}
+
+// Values of all sizes are the same.
+func TestValues(t *testing.T) {
+	servers(t, func(t *testing.T, s *server) {
+		largest := 64 << 20
+		if testing.Short() {
+			largest = 8 << 20
+		}
+		same(t, s, func(dial func() client) (replies []string) {
+			c := dial()
+			sizes := []int{largest}
+			for n := 1; n <= 1<<20; n *= 4 { // Valkey's buffers have 1 MiB
+				sizes = append(sizes, n-1, n, n+1)
+			}
+			for _, n := range sizes {
+				b := make([]byte, n)
+				_, _ = rand.NewChaCha8([32]byte{1}).Read(b)
+				replies = append(replies, c.ask(t, "SET", "k", string(b)))
+				v := c.ask(t, "GET", "k")
+				require.True(t, strings.HasSuffix(v, string(b)))
+				replies = append(replies, v)
+			}
+			return append(replies, c.ask(t, "GET", "nothing"), c.ask(t, "NOTHING"))
+		})
+	})
+}
+
+// A pipeline gets its replies in order, while it is still being written.
+func TestPipeline(t *testing.T) {
+	servers(t, func(t *testing.T, s *server) {
+		same(t, s, func(dial func() client) (replies []string) {
+			c := dial()
+			const n = 5000
+			written := make(chan error)
+			go func() {
+				out := bufio.NewWriter(c)
+				for i := range n {
+					_, _ = out.WriteString(request("SET", fmt.Sprint("k", i), strings.Repeat(fmt.Sprint(i), i%500)) + request("GET", fmt.Sprint("k", i/2)))
+				}
+				written <- out.Flush()
+			}()
+			for range 2 * n {
+				r, err := reply(c.in)
+				require.NoError(t, err)
+				replies = append(replies, r)
+			}
+			require.NoError(t, <-written)
+			return replies
+		})
+	})
+}
+
+// Messages come to those who have subscribed.
+func TestPublish(t *testing.T) {
+	servers(t, func(t *testing.T, s *server) {
+		same(t, s, func(dial func() client) (replies []string) {
+			reader, writer := dial(), dial()
+			replies = append(replies, reader.ask(t, "SUBSCRIBE", "news"))
+			for i := range 100 {
+				replies = append(replies, writer.ask(t, "PUBLISH", "news", strings.Repeat("x", i*100)))
+				r, err := reply(reader.in)
+				require.NoError(t, err)
+				replies = append(replies, r)
+			}
+			require.NoError(t, reader.Close())
+			return replies
+		})
+	})
+}
+
+// BLPOP waits: until an element comes, until its own time is over, and until the deadline of the connection,
+// which goes on afterwards.
+func TestBlockingPop(t *testing.T) {
+	servers(t, func(t *testing.T, s *server) {
+		same(t, s, func(dial func() client) (replies []string) {
+			c, other := dial(), dial()
+			replies = append(replies, c.ask(t, "BLPOP", "list", "0.05"))
+			_, err := io.WriteString(c, request("BLPOP", "list", "0"))
+			require.NoError(t, err)
+			require.NoError(t, c.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
+			_, err = reply(c.in)
+			require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+			require.NoError(t, c.SetReadDeadline(time.Time{}))
+			replies = append(replies, other.ask(t, "RPUSH", "list", "element"))
+			r, err := reply(c.in)
+			require.NoError(t, err)
+			return append(replies, r, c.ask(t, "PING"))
+		})
+	})
+}
+
+// A server that restarts ends its connections, and can be dialled again.
+func TestServerRestarts(t *testing.T) {
+	servers(t, func(t *testing.T, s *server) {
+		same(t, s, func(dial func() client) (replies []string) {
+			c := dial()
+			replies = append(replies, c.ask(t, "SET", "k", "v"))
+			s.stop()
+			_, err := reply(c.in)
+			require.ErrorIs(t, err, io.EOF)
+			s.start()
+			return append(replies, dial().ask(t, "GET", "k"))
+		})
+	})
+}
+
+// rdma-test, Valkey's own test of its protocol, with a server in Go.
+func TestValkeyClient(t *testing.T) {
+	verbena, folder := built(t)
+	s := goServer(t)
+	host, port, err := net.SplitHostPort(s.rdma)
+	require.NoError(t, err)
+	keys := "8192"
+	if testing.Short() {
+		keys = "500"
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, verbena, "run", "-d", "soft-lo", "--", filepath.Join(folder, "tests/rdma/rdma-test"), "--thread", "4", "--maxkeys", keys, "-h", host, "-p", port).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Contains(t, string(out), "Valkey Over RDMA test [OK]")
+}
