@@ -104,7 +104,7 @@ fabric: setup build ## programs and test suites of others by verbena run, as roo
 	@scripts/fabric.sh
 	VERBENA_FABRIC="$(CURDIR)/.build/fabric/results" VERBENA_FABRIC_ROWS="$(ROWS)" VERBENA_FABRIC_CAPTURE="$(CAPTURE)" \
 		$(GO) test -count=1 -timeout 6h -parallel 3 -run 'TestFabric$$' -v ./cgo/libverbena/test
-	cd examples/valkey && $(GO) test -count=1 -timeout 30m -v .
+	cd examples/valkey && $(GO) test -count=1 -tags libraries -timeout 30m -v .
 
 SOAK_TIME ?= 1h
 

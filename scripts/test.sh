@@ -55,7 +55,11 @@ echo "+ $go test ${flags[*]} -tags $tags $first ./..."
 gotest "${flags[@]}" -tags "$tags" $first $packages
 module bench
 module examples/grpc
-module examples/valkey
+if $full; then
+	tags=${tags:+$tags,}libraries module examples/valkey # go-redis and valkey-go, which take a minute to build
+else
+	module examples/valkey
+fi
 module metrics/prometheus
 if $full; then
 	module oob/etcd
@@ -75,8 +79,9 @@ else
 	}
 	cat <<END
 
-Some tests ran in a short form. make full runs whole: the module oob/etcd, which did not
-run; the part sanitized of TestRig; all model-based tests, of which a fifth of the cases ran; and
+Some tests ran in a short form. make full runs whole: the module oob/etcd and the libraries of
+examples/valkey, which did not run; the part sanitized of TestRig; all model-based tests, of which
+a fifth of the cases ran; and
 $(short -v Guest)
 make rig runs whole, in the virtual machine:
 $(short Guest)

@@ -68,7 +68,8 @@ func goServer(t *testing.T) *server {
 	return s
 }
 
-// built returns the paths of what make build has built, and of Valkey, or skips the test.
+// built returns the paths of what make build has built, and of Valkey, or skips the test, in CI too: make fabric
+// runs it.
 func built(t testing.TB) (verbena, folder string) {
 	t.Helper()
 	root, err := filepath.Abs("../..")
