@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -31,16 +32,19 @@ type server struct {
 	stop      func()
 }
 
-// servers are the servers to test with: one in Go, and Valkey's own.
+// kinds are the servers to test with: one in Go, and Valkey's own.
+var kinds = map[string]func(t testing.TB) *server{"in Go": goServer, "Valkey": valkeyServer}
+
+// servers runs a test with each server.
 func servers(t *testing.T, f func(t *testing.T, s *server)) {
 	t.Helper()
-	for name, s := range map[string]func(t *testing.T) *server{"in Go": goServer, "Valkey": valkeyServer} {
-		t.Run(name, func(t *testing.T) { f(t, s(t)) })
+	for name, start := range kinds {
+		t.Run(name, func(t *testing.T) { f(t, start(t)) })
 	}
 }
 
 // goServer is a small server in Go.
-func goServer(t *testing.T) *server {
+func goServer(t testing.TB) *server {
 	s := &server{tcp: "127.0.0.1:0", rdma: "127.0.0.1:0"}
 	s.start = func() {
 		dev, err := soft.Open(soft.Config{})
@@ -84,7 +88,7 @@ func built(t testing.TB) (verbena, folder string) {
 }
 
 // valkeyServer is Valkey's own server, on the software device.
-func valkeyServer(t *testing.T) *server {
+func valkeyServer(t testing.TB) *server {
 	verbena, folder := built(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -294,4 +298,39 @@ func TestValkeyClient(t *testing.T) {
 	out, err := exec.CommandContext(ctx, verbena, "run", "-d", "soft-lo", "--", filepath.Join(folder, "tests/rdma/rdma-test"), "--thread", "4", "--maxkeys", keys, "-h", host, "-p", port).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	require.Contains(t, string(out), "Valkey Over RDMA test [OK]")
+}
+
+// BenchmarkGet is a table of rate and latency by TCP and by RDMA: of one command after the other, and of
+// pipelines of 32.
+func BenchmarkGet(b *testing.B) {
+	for name, start := range kinds {
+		b.Run("server="+name, func(b *testing.B) {
+			d := dialers(b, start(b))
+			for _, row := range []struct{ size, depth int }{{64, 1}, {64, 32}, {4 << 10, 1}, {64 << 10, 1}, {1 << 20, 1}, {16 << 20, 1}} {
+				for _, network := range []string{"TCP", "RDMA"} {
+					b.Run(fmt.Sprintf("bytes=%d/pipeline=%d/%s", row.size, row.depth, network), func(b *testing.B) {
+						c := d[network]()
+						c.ask(b, "SET", "k", strings.Repeat("x", row.size))
+						pipeline := strings.Repeat(request("GET", "k"), row.depth)
+						b.SetBytes(int64(row.size * row.depth))
+						var took []time.Duration
+						for b.Loop() {
+							begun := time.Now()
+							_, err := io.WriteString(c, pipeline)
+							require.NoError(b, err)
+							for range row.depth {
+								_, err = c.in.Discard(len(fmt.Sprintf("$%d\r\n", row.size)) + row.size + 2)
+								require.NoError(b, err)
+							}
+							took = append(took, time.Since(begun))
+						}
+						slices.Sort(took)
+						b.ReportMetric(float64(len(took)*row.depth)/b.Elapsed().Seconds(), "gets/s")
+						b.ReportMetric(took[len(took)/2].Seconds()*1e6, "p50-µs")
+						b.ReportMetric(took[len(took)*99/100].Seconds()*1e6, "p99-µs")
+					})
+				}
+			}
+		})
+	}
 }
