@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	"golang.org/x/net/nettest"
 
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/soft"
@@ -67,6 +68,19 @@ func connect(t testing.TB, client, server *Stack) (near, far net.Conn) {
 	require.Equal(t, near.RemoteAddr(), l.Addr())
 	require.Equal(t, near.LocalAddr(), far.RemoteAddr())
 	return near, far
+}
+
+// A Conn is what programs expect of a net.Conn.
+func TestNet(t *testing.T) {
+	for name, dev := range paths {
+		t.Run(name, func(t *testing.T) {
+			client, server := open(t, dev, Config{}), open(t, dev, Config{})
+			nettest.TestConn(t, func() (a, b net.Conn, stop func(), err error) {
+				a, b = connect(t, client, server)
+				return a, b, func() { _, _ = a.Close(), b.Close() }, nil
+			})
+		})
+	}
 }
 
 // Data arrives as it was written, both ways at once, in pieces of all sizes, also where they and the
@@ -269,5 +283,68 @@ func TestRestart(t *testing.T) {
 		_, err = near.Read(make([]byte, 1))
 		require.ErrorIs(t, err, io.EOF)
 		require.NoError(t, near.Close())
+	}
+}
+
+// A dial that is given up at any time leaves nothing behind: the end of the test checks that.
+func TestDialGivenUp(t *testing.T) {
+	l := listen(t, open(t, soft.Config{}, Config{}))
+	client := open(t, soft.Config{}, Config{})
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_ = c.Close()
+		}
+	}()
+	for i := range 50 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*100*time.Microsecond)
+		if c, err := client.DialContext(ctx, "tcp", l.Addr().String()); err == nil {
+			require.NoError(t, c.Close())
+		} else {
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+		}
+		cancel()
+	}
+	require.NoError(t, client.Close())
+	require.Empty(t, client.conns)
+}
+
+// Many connections of a Stack exchange data at the same time, and go and come.
+func TestMany(t *testing.T) {
+	for name, dev := range paths {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := listen(t, open(t, dev, Config{}))
+			client := open(t, dev, Config{})
+			var all sync.WaitGroup
+			for i := range 20 {
+				all.Go(func() {
+					c, err := l.Accept()
+					if assert.NoError(t, err) {
+						_, _ = io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c})
+						assert.NoError(t, c.Close())
+					}
+				})
+				all.Go(func() {
+					c, err := client.DialContext(t.Context(), "tcp", l.Addr().String())
+					if !assert.NoError(t, err) {
+						return
+					}
+					for n := range 50 {
+						sent, got := bytes.Repeat([]byte{byte(i + n)}, n*100), make([]byte, n*100)
+						_, err = c.Write(sent)
+						assert.NoError(t, err)
+						_, err = io.ReadFull(c, got)
+						assert.NoError(t, err)
+						assert.True(t, bytes.Equal(sent, got))
+					}
+					assert.NoError(t, c.Close())
+				})
+			}
+			all.Wait()
+		})
 	}
 }

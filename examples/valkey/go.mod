@@ -8,6 +8,7 @@ require (
 	github.com/valkey-io/valkey-go v1.0.79
 	github.com/verbena-rdma/verbena v0.0.0
 	go.uber.org/goleak v1.3.0
+	golang.org/x/net v0.62.0
 )
 
 require (
