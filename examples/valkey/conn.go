@@ -51,7 +51,7 @@ type Conn struct {
 	// Positions in all data of this end: Write has copied it up to reserved, the device has it up to posted,
 	// and the peer's device has acknowledged it up to acked.
 	reserved, posted, acked uint64
-	remotes                 []*remote // the peer's memory, oldest first: the last, and those with data that is not acknowledged
+	remote                  *remote // nil: none is registered yet
 
 	// These belong to the engine's goroutine.
 	listener *Listener // to which the connection is to be given; nil: it was, or it was dialled
@@ -152,7 +152,7 @@ func (c *Conn) copy(p []byte) (int, error) {
 		if err != nil || len(p) == 0 {
 			return 0, err
 		}
-		if r := c.remote(); r != nil {
+		if r := c.remote; r != nil {
 			size := c.stack.cfg.SendBuffer
 			off := int(c.reserved % uint64(size))
 			n := min(len(p), maxCopy, size-off, size-int(c.reserved-c.acked), r.memory.Len()-r.reserved)
@@ -297,9 +297,6 @@ func (c *Conn) gone(err error) {
 func (c *Conn) freeIfDone() {
 	if !c.ended || !c.closed {
 		return
-	}
-	for _, r := range c.remotes {
-		_ = r.memory.Close()
 	}
 	_, _ = c.in.Close(), c.out.Close() // if a device has failed and may still use them, its Close has the error
 	s := c.stack

@@ -15,18 +15,10 @@ type outgoing struct {
 	next    *command // to be sent then; the latest replaces others
 }
 
-// remote is memory of the peer, as it was registered once.
+// remote is memory of the peer, as it was registered last.
 type remote struct {
-	memory                  *mmap.Map
-	reserved, posted, acked int // bytes, as in Conn
-}
-
-// remote is the latest memory of the peer; nil: none is registered yet. c.mu is held.
-func (c *Conn) remote() *remote {
-	if len(c.remotes) == 0 {
-		return nil
-	}
-	return c.remotes[len(c.remotes)-1]
+	memory           *mmap.Map
+	reserved, posted int // bytes, as in Conn
 }
 
 // pump does what can be done now: it registers the memory that has been read, sends data, and closes the
@@ -42,7 +34,7 @@ func (c *Conn) pump() {
 		c.register()
 	}
 	for size := uint64(c.stack.cfg.SendBuffer); c.posted < c.reserved && (c.writes < maxWrites || c.closed); c.writes++ {
-		off, r := c.posted%size, c.remote()
+		off, r := c.posted%size, c.remote
 		n := int(min(c.reserved-c.posted, size-off))
 		t, err := c.stack.tasks.WriteImm(c.conn, bufinv.Source(c.out, int(off), n), bufinv.Target(r.memory, r.posted, n), uint32(n))
 		if err = pe.SubmitOrFree(t, err); err != nil {
@@ -103,17 +95,7 @@ func taskEnded(t *rdma.Task, err error) {
 	}
 	c.writes--
 	c.acked += uint64(n)
-	c.remotes[0].acked += n // writes are done in order
-	c.dropFull()
 	c.changed.Broadcast()
-}
-
-// dropFull forgets the peer's oldest memory, if it is full and the peer has registered other memory since. c.mu is held.
-func (c *Conn) dropFull() {
-	if r := c.remotes[0]; r.acked == r.memory.Len() && len(c.remotes) > 1 {
-		_ = r.memory.Close() // no task uses it any more
-		c.remotes = c.remotes[1:]
-	}
 }
 
 // connectionChanged is called for each change of a connection's state.
@@ -195,15 +177,14 @@ func (c *Conn) obey(m command) error {
 			return violation(RuleFeatures, "%#x came", m.features)
 		}
 	case opRegisterXferMemory:
-		if r := c.remote(); r != nil && r.posted < r.memory.Len() {
+		if r := c.remote; r != nil && r.posted < r.memory.Len() {
 			return violation(RuleRegister, "%d of %d bytes were", r.posted, r.memory.Len())
 		}
 		memory, err := mmap.FromKey(c.stack.cfg.Device, m.addr, int(m.length), m.key, mmap.RemoteWrite)
 		if err != nil {
 			return violation(RuleMemory, "%w", err)
 		}
-		c.remotes = append(c.remotes, &remote{memory: memory})
-		c.dropFull()
+		c.remote = &remote{memory: memory} // writes to the one before hold that
 		c.changed.Broadcast()
 	}
 	return nil
