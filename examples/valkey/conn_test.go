@@ -255,17 +255,22 @@ func TestLimits(t *testing.T) {
 	require.NoError(t, far.Close())
 	_, err = near[1].Read(make([]byte, 1))
 	require.ErrorIs(t, err, io.EOF)
-	for {
-		c, err := dial()
-		if err == nil {
-			require.NoError(t, c.Close())
-			break
-		}
-		require.ErrorIs(t, err, syscall.ECONNREFUSED) // the place is not free yet
-	}
+	dialUntilFree(t, client, l)
 	require.NoError(t, l.Close())
 	_, err = near[2].Read(make([]byte, 1))
 	require.ErrorIs(t, err, io.EOF)
+}
+
+// dialUntilFree dials a listener until it has a place.
+func dialUntilFree(t *testing.T, s *Stack, l *Listener) {
+	for {
+		c, err := s.DialContext(t.Context(), "tcp", l.Addr().String())
+		if err == nil {
+			require.NoError(t, c.Close())
+			return
+		}
+		require.ErrorIs(t, err, syscall.ECONNREFUSED)
+	}
 }
 
 // A server that restarts can be dialled again, and the old connections have ended.
@@ -320,20 +325,15 @@ func TestDialGivenUp(t *testing.T) {
 
 // Peers that end in the middle of the handshake take no place for good.
 func TestHandshakeEnds(t *testing.T) {
-	server := open(t, soft.Config{}, Config{Backlog: 1})
-	l := listen(t, server)
+	l := listen(t, open(t, soft.Config{}, Config{Backlog: 1}))
 	p := newPeer(t)
 	for range 3 {
 		_, err := await.Dial(t.Context(), p.rdma, l.Addr().String(), rdma.DialConfig{
 			Once: true, OnResponse: func(conn *rdma.Connection) { _ = conn.Close() },
 		})
 		require.Error(t, err)
-		for len(server.all(false)) > 0 {
-			time.Sleep(time.Millisecond)
-		}
 	}
-	_, err := open(t, soft.Config{}, Config{}).DialContext(t.Context(), "tcp", l.Addr().String())
-	require.NoError(t, err)
+	dialUntilFree(t, open(t, soft.Config{}, Config{}), l)
 }
 
 // Many connections of a Stack exchange data at the same time, and go and come.

@@ -229,10 +229,10 @@ func (l *Listener) request(q *rdma.ConnectRequest) {
 			_ = conn.Close()
 		}
 	}
-	_ = q.Reject(nil) // it fails if the connection was accepted, and is being closed
 	l.stack.mu.Lock()
-	defer l.stack.mu.Unlock()
 	l.stack.counters.Refused++
+	l.stack.mu.Unlock()
+	_ = q.Reject(nil) // it fails if the connection was accepted, and is being closed
 }
 
 // established gives a connection to Accept, on the engine's goroutine.
