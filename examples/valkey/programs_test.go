@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -30,6 +31,7 @@ type server struct {
 	tcp, rdma string
 	start     func() // it is not running
 	stop      func()
+	kill      func() // in place of stop; nil: it is no process
 }
 
 // kinds are the servers to test with: one in Go, and Valkey's own.
@@ -116,14 +118,15 @@ func valkeyServer(t testing.TB) *server {
 			}
 			close(ready)
 		}()
-		s.stop = func() {
-			_ = cmd.Process.Signal(syscall.SIGTERM)
+		end := func(by os.Signal) {
+			_ = cmd.Process.Signal(by)
 			<-ended
 			_ = cmd.Wait()
 			if t.Failed() {
 				t.Log(log.String())
 			}
 		}
+		s.stop, s.kill = func() { end(syscall.SIGTERM) }, func() { end(syscall.SIGKILL) }
 		if !<-ready {
 			t.Fatal(log.String())
 		}
@@ -281,6 +284,25 @@ func TestServerRestarts(t *testing.T) {
 			return append(replies, dial().ask(t, "GET", "k"))
 		})
 	})
+}
+
+// The connections of a server that is killed end, with what was read before, and without waiting for a time-out.
+func TestServerKilled(t *testing.T) {
+	s := valkeyServer(t)
+	for network, dial := range dialers(t, s) {
+		c, idle := dial(), dial()
+		require.Equal(t, "+OK", c.ask(t, "SET", "k", "v"))
+		require.Equal(t, "+PONG", idle.ask(t, "PING"))
+		s.kill()
+		for _, c := range []client{c, idle} {
+			_, err := reply(c.in)
+			require.True(t, errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET), "%s: %v", network, err)
+		}
+		_, err := io.WriteString(c, request("PING"))
+		require.True(t, network == "TCP" || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE), "%v", err)
+		s.start()
+		require.Equal(t, "$-1", dial().ask(t, "GET", "k"))
+	}
 }
 
 // rdma-test, Valkey's own test of its protocol, with a server in Go.
