@@ -132,6 +132,9 @@ func (t *table) port(number int, p *PortDescription) {
 		if g.UDPPort != 0 {
 			address += fmt.Sprintf(", UDP port %d", g.UDPPort)
 		}
+		if g.SharesPort {
+			address += ", shares 4791"
+		}
 		if g.SourceUDPPort != g.UDPPort && g.SourceUDPPort != 0 {
 			address += fmt.Sprintf(", sends from %d", g.SourceUDPPort)
 		}

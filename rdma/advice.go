@@ -98,8 +98,9 @@ func (conn *Connection) adviceFor(op Operation, status verbs.Status) string {
 
 // portAdvice names the UDP port of this end if adapters and the kernel cannot send to it.
 func (c *core) portAdvice() string {
-	port := c.port.State().GID.UDPPort
-	if port == 0 || port == roceUDPPort {
+	gid := c.port.State().GID
+	port := gid.UDPPort
+	if port == 0 || port == roceUDPPort || gid.SharesPort {
 		return ""
 	}
 	return fmt.Sprintf("; this end uses UDP port %d, since another program has port %d: software devices can send to it, adapters and the kernel cannot", port, roceUDPPort)

@@ -7,8 +7,9 @@
 // A device is named for its network interface, "soft-lo", "soft-eth0", or for one address,
 // "soft-192.0.2.7", "soft-192.0.2.7:5000", "soft-[2001:db8::7]:5000". The port is UDP 4791
 // (IBTA annex A17). If that port is taken, a device named for its interface, or for an address and
-// port 0, takes another, which its GID table shows and descriptors carry. Underscores can stand for
-// the dashes of a name, as in "soft_eth0".
+// port 0, takes another, which its GID table shows and descriptors carry. If the devices at 4791 are of
+// this user and opened in the same way, it shares that port with them, too. Underscores can stand for the
+// dashes of a name, as in "soft_eth0".
 //
 // On the loopback interface every open device, in this process or another, takes its own
 // address from 127.0.0.0/8, so that any number of processes on one machine can use the

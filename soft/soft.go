@@ -65,7 +65,7 @@ type Config struct {
 
 	// MaxShards bounds the number of engines that can work on the device at a time without
 	// waiting for each other: the connections of each have their own sockets and lock. Zero:
-	// one for each core that the program may use; 16 at most. With a Capture, or with Faults
+	// one for each core that the program may use; 16 at most, 8 at a shared port. With a Capture, or with Faults
 	// from the beginning, there is one.
 	MaxShards int
 
@@ -242,7 +242,7 @@ func open(cfg roce.Config) (*Device, error) {
 }
 
 // tellPorts logs the addresses at which the device has another port than the one that adapters
-// and the kernel send to. On the loopback interface there are no adapters.
+// and the kernel send to, and does not share that one. On the loopback interface there are no adapters.
 func (d *Device) tellPorts(cfg *roce.Config) {
 	gids, err := d.dev.GIDs(1)
 	if err != nil {
@@ -250,12 +250,13 @@ func (d *Device) tellPorts(cfg *roce.Config) {
 	}
 	for _, g := range gids {
 		addr := g.GID.Addr()
-		if g.UDPPort == wire.UDPPort || addr.IsLoopback() || !slices.ContainsFunc(cfg.Addresses, func(a netip.AddrPort) bool {
+		cause := d.dev.NotShared(g.Index)
+		if g.UDPPort == wire.UDPPort || addr.IsLoopback() || cause == nil || !slices.ContainsFunc(cfg.Addresses, func(a netip.AddrPort) bool {
 			return a.Port() == 0 && a.Addr().WithZone("") == addr
 		}) {
 			continue // or the caller asked for it
 		}
-		cfg.Log.Warn().Str("device", cfg.Name).Stringer("address", addr).Uint16("udp_port", g.UDPPort).Uint16("in_use", wire.UDPPort).
+		cfg.Log.Warn().Err(cause).Str("device", cfg.Name).Stringer("address", addr).Uint16("udp_port", g.UDPPort).Uint16("in_use", wire.UDPPort).
 			Msg("RoCEv2's port of this address is in use, so the device has another: software devices can reach it there, adapters and the kernel cannot")
 	}
 }

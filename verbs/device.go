@@ -232,6 +232,8 @@ type GIDEntry struct {
 	// UDPPort is the device's UDP port at this address: 4791, or (software device only) a port
 	// that peers put into AddressAttr.UDPPort. Zero: the GID is not for RoCEv2.
 	UDPPort uint16
+	// SharesPort: packets to port 4791 come to the device, too, by their queue pair numbers.
+	SharesPort bool
 	// SourceUDPPort is the source port of packets from this address, which peers may put into
 	// AddressAttr.SourceUDPPort. Zero: it varies, as with adapters.
 	SourceUDPPort uint16

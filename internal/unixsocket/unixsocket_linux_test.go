@@ -12,13 +12,10 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
 	"github.com/verbena-rdma/verbena/internal/unixsocket/lingertest"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // networks are those with connections.
 var networks = []string{"unix", "unixpacket"}

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -142,6 +143,49 @@ func TestCMListensLater(t *testing.T) {
 		}
 		require.Less(t, time.Now(), limit, "%s\n%s", out, server.output)
 	}
+}
+
+// Several processes at one interface are reached by the connection manager, from another host and from their
+// own, also while one of them is stopped and after others were killed.
+func TestProcessesAtOneInterface(t *testing.T) {
+	needProgram(t, "rping", "rdmacm-utils")
+	needProgram(t, "stdbuf", "coreutils")
+	hosts, device := netns.Hosts(t, 2, 1500), "VERBENA_DEVICES=soft-"+netns.Link
+	env := plain.environment(t, device)
+	listen := func(port int) *child {
+		server, err := start(t.Context(), env, append(hosts[0].Run(), strings.Fields(fmt.Sprint("stdbuf -oL rping -s -d -P -p ", port))...))
+		require.NoError(t, err)
+		t.Cleanup(server.stop)
+		for !strings.Contains(server.output.String(), "rdma_listen") {
+			require.False(t, server.ended(), "%s", server.output)
+			time.Sleep(10 * time.Millisecond)
+		}
+		return server
+	}
+	reach := func(ports ...int) {
+		t.Helper()
+		for _, port := range ports {
+			for i, from := range hosts {
+				out, err := run(t, env, append(from.Run(), strings.Fields(fmt.Sprintf("rping -c -a %v -p %d -C 5", hosts[0].V4, port))...)...)
+				require.NoError(t, err, "port %d, from host %d\n%s", port, i, out)
+			}
+		}
+	}
+	servers := []*child{listen(7201), listen(7202)}
+	reach(7201, 7202)
+	servers = append(servers, listen(7203), listen(7204))
+	reach(7201, 7202, 7203, 7204)
+	require.NoError(t, servers[0].Signal(syscall.SIGSTOP))
+	reach(7203, 7202, 7204)
+	listen(7205)
+	reach(7205)
+	require.NoError(t, servers[0].Signal(syscall.SIGCONT))
+	reach(7201)
+	for _, s := range servers[:2] {
+		s.Kill()
+	}
+	listen(7202)
+	reach(7202, 7203, 7204, 7205)
 }
 
 // rping exchanges data with Verbena's sample for it, in both directions.

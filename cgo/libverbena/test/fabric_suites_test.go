@@ -314,7 +314,7 @@ func fabtestsEFA(t *testing.T) (rows []row) {
 func mpiEFA(t *testing.T) []row {
 	r := mpi(t)[0]
 	r.client = "mpirun --allow-run-as-root --oversubscribe -np 2 --mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include efa --mca btl ^openib,vader,tcp,ofi mpi_pingpong"
-	r.options = "efa=on"
+	r.options, r.ranks = "efa=on", false // SRD does not share a port
 	return []row{r}
 }
 

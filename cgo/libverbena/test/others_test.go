@@ -90,7 +90,7 @@ func mpi(t *testing.T) (rows []row) {
 	}
 	for _, transports := range []string{"rc_verbs,ud_verbs,self", "ud_verbs,self"} {
 		rows = append(rows, row{
-			program: "mpicc", prints: "all sizes: ok", local: true,
+			program: "mpicc", prints: "all sizes: ok", local: true, ranks: true,
 			client: openMPI + " -np 2 -x UCX_TLS=" + transports + " mpi_pingpong",
 			env:    []string{"UCX_NET_DEVICES=DEV:1", "PATH=" + folder + ":" + os.Getenv("PATH")},
 		})
@@ -119,8 +119,9 @@ func iser(t *testing.T) (rows []row) {
 	return rows
 }
 
-// networkPlaces are two processes in one network namespace, for programs that do not use loopback
-// interfaces, and two namespaces.
+const oneInterface = "one namespace"
+
+// networkPlaces are two processes at one interface, as on a host, and two namespaces.
 func networkPlaces(t *testing.T) []*place {
 	hosts := netns.Hosts(t, 2, 1500)
 	at := func(n netns.Host) end {
@@ -128,7 +129,7 @@ func networkPlaces(t *testing.T) []*place {
 	}
 	a, b, addr := at(hosts[0]), at(hosts[1]), hosts[0].V4.String()
 	return []*place{
-		{name: "one namespace", server: a, client: a, host: addr},
+		{name: oneInterface, server: a, client: a, host: addr},
 		{name: "namespaces", server: a, client: b, host: addr},
 	}
 }

@@ -26,6 +26,7 @@ type row struct {
 	listens  string                    // what the server prints when it listens, if nothing else shows it
 	stays    bool                      // the server does not end by itself
 	local    bool                      // for processes of one machine only
+	ranks    bool                      // they find each other by GID and queue pair number, also at one interface
 	apart    bool                      // not on the loopback interface
 	cannot   string                    // why the client fails, which prints prints then
 	notRxe   string                    // why it is not run with rxe at an end, where it fails with rxe at both ends
@@ -203,11 +204,11 @@ func (r *row) in(p *place) bool {
 	case p.short && !r.short:
 		return false
 	case r.local:
-		return loopback
+		return loopback || r.ranks && p.name == oneInterface
 	case r.apart:
 		return !loopback
 	default:
-		return p.name != "one namespace"
+		return p.name != oneInterface || r.short
 	}
 }
 

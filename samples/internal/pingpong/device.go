@@ -64,7 +64,7 @@ const rocePort = 4791
 // chooseGID returns the entry of the GID table that was asked for. Otherwise it returns one
 // for RoCEv2: of the peer's family if that is known, else of IPv4 if there is one.
 func (o *Options) chooseGID(table []verbs.GIDEntry, peer netip.Addr) (verbs.GIDEntry, error) {
-	usable := func(e verbs.GIDEntry) bool { return e.UDPPort == 0 || e.UDPPort == rocePort }
+	usable := func(e verbs.GIDEntry) bool { return e.UDPPort == 0 || e.UDPPort == rocePort || e.SharesPort }
 	var found *verbs.GIDEntry
 	for i := range table {
 		e := &table[i]

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/verbena-rdma/verbena/internal/unixsocket/lingertest"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/local"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 )
@@ -45,6 +46,16 @@ func localName(a local.Address) *net.UnixAddr {
 // shardOf returns the address of a queue pair's shard.
 func shardOf(device netip.AddrPort, qpn uint32) local.Address {
 	return local.Address{Device: device, Shard: int(qpn & 15)}
+}
+
+// dialFirstShard connects to a device that has one shard, whose slot only its queue pair numbers tell.
+func dialFirstShard(device netip.AddrPort) (conn *net.UnixConn, err error) {
+	for slot := range uint32(link.Slots) {
+		if conn, err = net.DialUnix("unixpacket", nil, localName(shardOf(device, slot))); err == nil {
+			break
+		}
+	}
+	return conn, err
 }
 
 // takeName listens under the name of a device, and closes all connections.
@@ -365,7 +376,7 @@ func lingerFiles(a *attacker) error {
 		return fmt.Errorf("have a device opened: %w: %s", err, answer.Text)
 	}
 	for _, file := range files {
-		conn, err := net.DialUnix("unixpacket", nil, localName(local.Address{Device: answer.Addresses[0]}))
+		conn, err := dialFirstShard(answer.Addresses[0])
 		if err != nil {
 			return err
 		}

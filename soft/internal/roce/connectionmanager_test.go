@@ -96,6 +96,11 @@ func (m *cmSide) param(private string) verbs.CMParam {
 func establish(t *testing.T, active, passive *cmSide) (a, b verbs.CMID) {
 	t.Helper()
 	listener, dial := passive.listen(verbs.RC)
+	return establishBy(t, active, passive, listener, dial)
+}
+
+func establishBy(t *testing.T, active, passive *cmSide, listener verbs.CMListener, dial verbs.CMDial) (a, b verbs.CMID) {
+	t.Helper()
 	a, err := active.cm.Dial(dial)
 	require.NoError(t, err)
 	e := active.next(verbs.CMResolved)

@@ -21,6 +21,7 @@ import (
 	"github.com/verbena-rdma/verbena/soft/internal/roce/ipheader"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/local"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/network"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/sharedport"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/srd"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -63,7 +64,9 @@ type Device struct {
 	log       zerolog.Logger
 	base      time.Time // the transport's time zero
 	limits    limits
-	endpoints []*endpoint // of shard main
+	endpoints []*endpoint         // of shard main
+	groups    []*sharedport.Group // at cfg.Addresses; nil: port 4791 is not shared there
+	notShared []error             // why not
 	defaultPD *protectionDomain
 	capture   *ipheader.Capture
 	admission *admission.Control
@@ -134,7 +137,7 @@ func Open(cfg Config) (*Device, error) {
 		cfg: cfg, net: net, scheduler: net.Scheduler(), log: cfg.Log, base: net.Now(), limits: deviceLimits, guid: host.Uint64(net),
 	}
 	if cfg.EFA {
-		d.limits.queuePairs = 1<<16 - 2 // numbers
+		d.limits.queuePairs = 1<<12 - 1 // numbers with one slot
 	}
 	d.mu.faults = faults.Settings{All: cfg.Faults}
 	d.mu.memory = transport.NewMemory()
@@ -154,10 +157,11 @@ func Open(cfg Config) (*Device, error) {
 	if d.main.shard, err = d.newShard(0); err != nil {
 		return nil, fmt.Errorf("open device %s: %w", cfg.Name, err)
 	}
+	d.joinGroups()
 	d.mu.list = []*shard{d.main.shard}
 	var unavailable error
-	for _, a := range cfg.Addresses {
-		e, err := openEndpoint(d.main.shard, len(d.main.endpoints), a)
+	for i, a := range cfg.Addresses {
+		e, err := openEndpoint(d.main.shard, len(d.main.endpoints), a, d.groups[i], d.notShared[i])
 		switch {
 		case err == nil:
 			d.main.endpoints = append(d.main.endpoints, e)
@@ -299,7 +303,7 @@ func (d *Device) GIDs(port int) ([]verbs.GIDEntry, error) {
 		addr := e.socket.Addr()
 		entries[i] = verbs.GIDEntry{
 			Index: i, GID: verbs.GIDFromAddr(addr.Addr()), Type: verbs.GIDRoCEv2,
-			Interface: d.cfg.Interface, UDPPort: addr.Port(), SourceUDPPort: e.socket.Source().Port(),
+			Interface: d.cfg.Interface, UDPPort: addr.Port(), SharesPort: e.group != nil && !e.atStandardPort(), SourceUDPPort: e.socket.Source().Port(),
 		}
 	}
 	return entries, nil
@@ -482,6 +486,7 @@ func (d *Device) closeLocal() (wait func()) {
 
 func (d *Device) closeEndpoints() error {
 	var errs []error
+	d.leaveGroups()
 	for _, s := range d.mu.list {
 		errs = append(errs, s.closeEndpoints())
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/faults"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/sharedport"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/wire"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -20,8 +21,10 @@ type endpoint struct {
 	device         *Device
 	shard          *shard
 	socket         *link.Socket
-	entry          *admission.Entry // shared with the endpoints of other shards that have this index
-	faults         *faults.Injector // nil: none
+	entry          *admission.Entry  // shared with the endpoints of other shards that have this index
+	faults         *faults.Injector  // nil: none
+	group          *sharedport.Group // that has port 4791; nil: it is not shared
+	notShared      error             // why
 	index          int
 	receivers      int           // queue pairs that receive packets from the socket
 	srdQueuePairs  int           // SRD queue pairs, which receive at every endpoint
@@ -38,7 +41,7 @@ type endpoint struct {
 	unconnectedFlow wire.Flow
 }
 
-func openEndpoint(s *shard, index int, addr netip.AddrPort) (*endpoint, error) {
+func openEndpoint(s *shard, index int, addr netip.AddrPort, group *sharedport.Group, notShared error) (*endpoint, error) {
 	d := s.device
 	cfg := link.Config{
 		Addr: addr, Interface: d.cfg.Interface,
@@ -53,7 +56,17 @@ func openEndpoint(s *shard, index int, addr netip.AddrPort) (*endpoint, error) {
 	switch port := addr.Port(); {
 	case anyPort || port == wire.UDPPort:
 		cfg.Addr = netip.AddrPortFrom(addr.Addr(), wire.UDPPort)
-		socket, err = d.listenAtStandardPort(cfg)
+		switch {
+		case group == nil:
+			socket, err = d.listenAtStandardPort(cfg)
+		case !group.HasRest(s.slot):
+			err = syscall.EADDRINUSE
+		default:
+			if cfg.Bound, err = group.Socket(s.slot); err == nil {
+				socket, err = d.listenAtStandardPort(cfg)
+				cfg.Bound = 0
+			}
+		}
 	case port >= admission.FirstSendPort:
 		err = fmt.Errorf("UDP port %d is reserved, since devices send from the ports from %d on; choose a lower one: %w", port, admission.FirstSendPort, verbs.ErrInvalid)
 	default:
@@ -67,7 +80,13 @@ func openEndpoint(s *shard, index int, addr netip.AddrPort) (*endpoint, error) {
 		return nil, fmt.Errorf("GID index %d: %w", index, err)
 	}
 	entry := d.admission.Entry(socket.Addr(), func(f link.Filter) error { return d.setFilter(index, f) })
-	return newEndpoint(s, index, socket, entry), nil
+	e := newEndpoint(s, index, socket, entry)
+	e.group, e.notShared = group, notShared
+	if err := e.receiveFromSlot(); err != nil {
+		_ = socket.Close()
+		return nil, fmt.Errorf("GID index %d: %w", index, err)
+	}
+	return e, nil
 }
 
 func newEndpoint(s *shard, index int, socket *link.Socket, entry *admission.Entry) *endpoint {
@@ -103,7 +122,6 @@ func (d *Device) setFilter(index int, f link.Filter) error {
 	var errs []error
 	for _, s := range d.mu.list {
 		errs = append(errs, s.endpoints[index].socket.SetFilter(f))
-		f.Ignored = nil // these messages go to the first shard
 	}
 	return errors.Join(errs...)
 }

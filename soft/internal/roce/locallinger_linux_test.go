@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/verbena-rdma/verbena/internal/unixsocket/lingertest"
-	"github.com/verbena-rdma/verbena/soft/internal/roce/local"
 )
 
 // lingering returns a socket that takes long to close before the end of the test.
@@ -66,7 +65,7 @@ func mayBeRefused(t *testing.T, err error) {
 // Files from other processes do not delay the closing of a device.
 func TestCloseIsNotHeldUp(t *testing.T) {
 	address := func(s *side) *net.UnixAddr {
-		return &net.UnixAddr{Name: "@verbena/local/" + s.dev.endpoints[0].socket.Addr().String(), Net: "unixpacket"}
+		return &net.UnixAddr{Name: "@verbena/local/" + s.localAddress().String(), Net: "unixpacket"}
 	}
 	// sendRequests sends n handshake requests to the device. They wait for its lock until all
 	// have arrived.
@@ -74,7 +73,7 @@ func TestCloseIsNotHeldUp(t *testing.T) {
 		found, err := net.ListenUnix("unixpacket", address(x))
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = found.Close() })
-		request := fmt.Appendf(nil, "verbena local 7 %v %v", x.dev.endpoints[0].socket.Addr(), y.dev.endpoints[0].socket.Addr())
+		request := fmt.Appendf(nil, "verbena local 7 %v %v", x.localAddress(), y.localAddress())
 		list := lingeringFiles(t, n*files)
 		y.dev.mu.Lock()
 		defer y.dev.mu.Unlock()
@@ -106,7 +105,7 @@ func TestCloseIsNotHeldUp(t *testing.T) {
 			t.Cleanup(func() { i.leave(t) })
 		},
 		"in an answer": func(t *testing.T, x, y *side) {
-			l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: "@verbena/local/" + local.Address{Device: x.dev.endpoints[0].socket.Addr(), Shard: int(x.qp.Num() & shardBits)}.String(), Net: "unixpacket"})
+			l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: "@verbena/local/" + x.localAddress().String(), Net: "unixpacket"})
 			require.NoError(t, err)
 			defer l.Close()
 			f := lingering(t)

@@ -108,7 +108,7 @@ func (s *shard) openLocal() {
 		return
 	}
 	cfg := local.Config{
-		Shard: localShard{&s.mu, s}, Index: s.index, Memories: &d.mu.memories, Packets: &s.mu.counters, Now: d.now,
+		Shard: localShard{&s.mu, s}, Index: s.slot, Memories: &d.mu.memories, Packets: &s.mu.counters, Now: d.now,
 		Log: d.log, Running: &d.running, Sockets: s.sockets,
 	}
 	for _, e := range s.endpoints {

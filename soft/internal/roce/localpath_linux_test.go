@@ -344,9 +344,14 @@ type intruder struct {
 	memory []byte
 }
 
+// localAddress is the address of the device's first shard.
+func (s *side) localAddress() local.Address {
+	return local.Address{Device: s.dev.endpoints[0].socket.Addr(), Shard: s.dev.main.slot}
+}
+
 func intrude(t *testing.T, x, y *side) *intruder {
 	t.Helper()
-	own, other := x.dev.endpoints[0].socket.Addr(), y.dev.endpoints[0].socket.Addr()
+	own, other := x.localAddress(), y.localAddress()
 	found, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: "@verbena/local/" + own.String(), Net: "unixpacket"})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, found.Close()) }()
@@ -368,7 +373,7 @@ func intrude(t *testing.T, x, y *side) *intruder {
 	y.until("the intruder is taken for the peer", func() bool {
 		y.dev.mu.Lock()
 		defer y.dev.mu.Unlock()
-		ends := local.Ends{Local: local.Address{Device: other}, Peer: local.Address{Device: own}}
+		ends := local.Ends{Local: other, Peer: own}
 		return slices.ContainsFunc(y.dev.main.mu.local.All(), func(p *local.Peer) bool { return p.Ends() == ends && p.Channel() != nil })
 	})
 	return &intruder{conn, memory}

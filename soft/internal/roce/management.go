@@ -34,7 +34,7 @@ func (d *Device) OpenCM(handle func(verbs.CMEvent)) (verbs.CM, error) {
 // openServices starts to serve queue pair 1, until the device is closed.
 func (d *Device) openServices() {
 	cfg := gsi.Config{
-		Device: d.cfg.Name, Log: d.log, GUID: d.guid, MTU: pathMTU(d.cfg.InterfaceMTU), Lock: &d.mu, Now: d.now,
+		Device: d.cfg.Name, Log: d.log, GUID: d.guid, Slot: d.main.slot, MTU: pathMTU(d.cfg.InterfaceMTU), Lock: &d.mu, Now: d.now,
 		Deadline: d.main.noteDeadline, CheckPeer: d.checkPeer, Requests: d.requests, MADs: &d.admission.MADs, Groups: d,
 		Network: d.net,
 	}
@@ -80,7 +80,7 @@ func (d *Device) handleManagement(e *endpoint, dg *link.Datagram, now time.Durat
 		d.main.mu.drops.policed++
 		return
 	}
-	if e.unconnectedFlow = wire.NewFlow(dg.Src, e.socket.Addr()); !e.unconnectedFlow.CheckICRC(dg.Data, uint16(dg.Segment)) {
+	if e.unconnectedFlow = wire.NewFlow(dg.Src, e.destination(dg)); !e.unconnectedFlow.CheckICRC(dg.Data, uint16(dg.Segment)) {
 		d.main.mu.drops.badICRC++
 		return
 	}

@@ -55,6 +55,12 @@ func openSideWith(t testing.TB, cfg Config, memory int, init verbs.QPInit) *side
 	}
 	dev, err := Open(cfg)
 	require.NoError(t, err)
+	return sideOf(t, dev, memory, init)
+}
+
+func sideOf(t testing.TB, dev *Device, memory int, init verbs.QPInit) *side {
+	t.Helper()
+	var err error
 	s := &side{t: t, dev: dev, mem: make([]byte, memory), wcs: make([]verbs.WC, 64), mtu: 4096}
 	s.cq, err = dev.CreateCQ(verbs.CQInit{Capacity: 4096})
 	require.NoError(t, err)

@@ -80,6 +80,8 @@ func (q *queuePair) choosePath(attr *verbs.QPAttr) (path, admission.Source, erro
 	to := attr.Address
 	if q.meansOwn(attr.DestQPN) {
 		to.UDPPort = d.ownPort(to)
+	} else if to.UDPPort == 0 || to.UDPPort == wire.UDPPort {
+		to.UDPPort = d.neighbourPort(to.DGID.Addr(), attr.DestQPN)
 	}
 	out, err := d.outputTo(to)
 	if err != nil {

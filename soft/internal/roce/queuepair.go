@@ -167,10 +167,11 @@ func (p *protectionDomain) checkQueuePairs(op string) error {
 // groups.
 func (d *Device) freeQPN(s *shard) uint32 {
 	for {
-		n := d.admission.Numbers.Next() | uint32(s.index)
+		n := d.admission.Numbers.Next()
 		if d.cfg.EFA {
-			n >>= 8 // its numbers have 16 bits
+			n = n >> 8 &^ shardBits // its numbers have 16 bits
 		}
+		n |= uint32(s.slot)
 		if d.mu.queuePairs[n] == nil && d.mu.srdPairs[n] == nil && n > 1 && n != verbs.MulticastQPN {
 			return n
 		}

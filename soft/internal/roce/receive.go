@@ -69,7 +69,7 @@ func (e *endpoint) noteDeadline() {
 // handle handles one packet.
 func (e *endpoint) handle(dg *link.Datagram, now time.Duration) {
 	if c := e.device.capture; c != nil {
-		c.Received(dg, e.socket.Addr(), now)
+		c.Received(dg, e.destination(dg), now)
 	}
 	if q := e.classify(dg, now); q != nil && e.authenticate(q, dg, now) {
 		e.deliver(q, dg, now)
@@ -119,7 +119,7 @@ func (e *endpoint) classify(dg *link.Datagram, now time.Duration) *queuePair {
 // authenticate reports whether the packet may come from the peer of its queue pair.
 func (e *endpoint) authenticate(q *queuePair, dg *link.Datagram, now time.Duration) bool {
 	s, p := e.shard, &e.packet
-	flow, verdict := q.source.Admit(e.entry, dg.Src, p, now)
+	flow, verdict := q.source.Admit(e.entry, dg.Port, dg.Src, p, now)
 	if flow == nil {
 		s.mu.drops.countRefused(verdict)
 		e.refused(dg, p.DestQP, now)

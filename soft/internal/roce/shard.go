@@ -5,16 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/spin"
-	"github.com/verbena-rdma/verbena/soft/internal/roce/admission"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/faults"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/link"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/local"
+	"github.com/verbena-rdma/verbena/soft/internal/roce/sharedport"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/timers"
 	"github.com/verbena-rdma/verbena/soft/internal/roce/transport"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -28,6 +29,7 @@ import (
 type shard struct {
 	device *Device
 	index  int
+	slot   int // the low bits of the numbers of its queue pairs
 
 	handoffs handoffQueue
 
@@ -65,9 +67,9 @@ type shard struct {
 }
 
 // maxShards is how many shards a device can have. The low bits of a queue pair number are the
-// index of its shard.
+// slot of its shard: its index, unless the device shares port 4791 with others (sharedport).
 const (
-	maxShards = 1 << admission.NumberLowBits
+	maxShards = link.Slots
 	shardBits = maxShards - 1
 )
 
@@ -168,20 +170,29 @@ func (d *Device) addShard() (*shard, error) {
 	if err != nil {
 		return nil, err
 	}
-	for i, first := range d.main.endpoints {
-		socket, err := first.socket.Share(s.sockets)
-		if err != nil {
-			s.closeEndpoints()
-			return nil, err
+	slots := maxShards
+	if slices.ContainsFunc(d.groups, func(g *sharedport.Group) bool { return g != nil }) {
+		slots /= 2 // the others are for the first shards of more processes
+	}
+	if s.slot, err = d.claimSlot(slots); err != nil {
+		s.closeEndpoints()
+		return nil, err
+	}
+	for _, first := range d.main.endpoints {
+		var e *endpoint
+		if e, err = first.share(s); err != nil {
+			break
 		}
-		s.endpoints = append(s.endpoints, newEndpoint(s, i, socket, first.entry))
+		s.endpoints = append(s.endpoints, e)
 	}
 	// Steering comes before any use of the shard, so that no packet is lost if it fails.
-	for _, first := range d.main.endpoints {
-		if err := first.socket.Steer(s.index+1, shardBits); err != nil {
-			s.closeEndpoints()
-			return nil, err
-		}
+	for i := 0; err == nil && i < len(s.endpoints); i++ {
+		err = d.main.endpoints[i].steer(s)
+	}
+	if err != nil {
+		s.closeEndpoints()
+		d.release(s.slot, d.groups)
+		return nil, err
 	}
 	s.mu.Lock()
 	d.mu.list = append(d.mu.list, s)

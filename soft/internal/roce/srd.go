@@ -84,11 +84,11 @@ func (d *Device) handleSRD(e *endpoint, dg *link.Datagram, p *wire.Packet, now t
 	if c != nil {
 		out := c.Output().(*srdOutput)
 		if dg.Src != out.source {
-			out.source, out.incomingFlow = dg.Src, wire.NewFlow(dg.Src, e.socket.Addr())
+			out.source, out.incomingFlow = dg.Src, wire.NewFlow(dg.Src, e.destination(dg))
 		}
 		flow = &out.incomingFlow
 	} else {
-		e.unconnectedFlow = wire.NewFlow(dg.Src, e.socket.Addr())
+		e.unconnectedFlow = wire.NewFlow(dg.Src, e.destination(dg))
 		flow = &e.unconnectedFlow
 	}
 	if !admission.DefaultPartition(p.PKey) {

@@ -363,6 +363,7 @@ func TestLooksLikeEFA(t *testing.T) {
 		for _, service := range []verbs.QPType{verbs.UD, verbs.SRD} {
 			q := must(d.DefaultPD().CreateQP(verbs.QPInit{Type: service, SendCQ: cq, RecvCQ: cq}))
 			assert.Less(t, q.Num(), uint32(1<<16))
+			assert.EqualValues(t, d.main.slot, q.Num()&shardBits)
 			require.NoError(t, q.Close())
 		}
 	}

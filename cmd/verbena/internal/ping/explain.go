@@ -76,7 +76,7 @@ func (r *rounds) unanswered(ctx context.Context, addr netip.Addr) []string {
 	if stalled(r.failure, addr) {
 		return []string{"The process that listens there is one of this machine. It is stopped (by SIGSTOP or a debugger: kill -CONT continues it) or too busy; the network is not the cause."}
 	}
-	if e := r.opened.entry; e.UDPPort != 0 && e.UDPPort != roceUDPPort {
+	if e := r.opened.entry; e.UDPPort != 0 && e.UDPPort != roceUDPPort && !e.SharesPort {
 		lines = append(lines, "This device uses UDP port "+strconv.Itoa(int(e.UDPPort))+" (see above), but adapters and the kernel's RoCE driver answer only to port 4791.")
 	}
 	switch alive := probe(ctx, addr); {

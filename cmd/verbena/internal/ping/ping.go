@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/exit"
-	"github.com/verbena-rdma/verbena/cmd/verbena/internal/portowner"
 	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/device/route"
+	"github.com/verbena-rdma/verbena/internal/portowner"
 	"github.com/verbena-rdma/verbena/internal/usage"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -172,7 +172,7 @@ func (d *openDevice) show(o *options, out *printer) error {
 		}
 		out.line("GID", "%s %d  %v  %v%s: %s", mark, c.Entry.Index, c.Entry.GID.Addr(), c.Entry.Type, udpPort(c.Entry), c.Why)
 	}
-	if d.entry.UDPPort != 0 && d.entry.UDPPort != roceUDPPort {
+	if d.entry.UDPPort != 0 && d.entry.UDPPort != roceUDPPort && !d.entry.SharesPort {
 		at := netip.AddrPortFrom(d.entry.GID.Addr(), roceUDPPort)
 		owner := "another process"
 		if o := portowner.Find(at); o != nil {

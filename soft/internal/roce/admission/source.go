@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"cmp"
 	"net/netip"
 	"time"
 
@@ -21,6 +22,7 @@ type Source struct {
 	entry            *Entry         // that packets arrive at; for datagrams, the last one
 	peer             netip.Addr     // for connections
 	addr             netip.AddrPort // of the last packet that was admitted
+	to               uint16         // the port that it was sent to; 0: the entry's
 	flow             wire.Flow      // the flow from addr
 	notificationFlow wire.Flow      // of the last congestion notification
 	control          *Control       // for datagrams
@@ -63,7 +65,7 @@ func (e *Entry) Connection(peer netip.Addr, port uint16, connection Plausible) S
 	switch {
 	case port != 0:
 		s.kind = portNamed
-		s.setAddr(netip.AddrPortFrom(peer, port))
+		s.setAddr(netip.AddrPortFrom(peer, port), 0)
 	case connection != nil:
 		s.kind = portLearning
 	}
@@ -74,8 +76,13 @@ func (e *Entry) Connection(peer netip.Addr, port uint16, connection Plausible) S
 // source.
 func (c *Control) Datagrams(qpn uint32) Source { return Source{kind: sourceAny, control: c, qpn: qpn} }
 
-func (s *Source) setAddr(addr netip.AddrPort) {
-	s.addr, s.flow = addr, wire.NewFlow(addr, s.entry.addr)
+func (s *Source) setAddr(addr netip.AddrPort, to uint16) {
+	s.addr, s.to, s.flow = addr, to, s.entry.flow(addr, to)
+}
+
+// flow returns the flow of the packets from an address to a port of the entry; 0: its own.
+func (e *Entry) flow(from netip.AddrPort, to uint16) wire.Flow {
+	return wire.NewFlow(from, netip.AddrPortFrom(e.addr.Addr(), cmp.Or(to, e.addr.Port())))
 }
 
 func (s *Source) connected() bool { return s.kind >= portAny }
@@ -94,27 +101,28 @@ func (s *Source) LikeOurs() bool {
 // acknowledged there.
 func (s *Source) AcceptRepetitions(n int32) { s.repetitions = n }
 
-// Admit decides on a packet before its checksum is computed. It returns the flow of the
-// packet, for the checksum, or nil and the reason to drop it.
-func (s *Source) Admit(e *Entry, from netip.AddrPort, p *wire.Packet, now time.Duration) (*wire.Flow, Verdict) {
+// Admit decides on a packet before its checksum is computed. It was sent to a port of the entry; 0: its
+// own. Admit returns the flow of the packet, for the checksum, or nil and the reason to drop it.
+func (s *Source) Admit(e *Entry, to uint16, from netip.AddrPort, p *wire.Packet, now time.Duration) (*wire.Flow, Verdict) {
 	if !DefaultPartition(p.PKey) {
 		return nil, WrongPeer
 	}
 	switch {
 	case s.kind == sourceAny:
-		if e != s.entry || from != s.addr {
+		if e != s.entry || from != s.addr || to != s.to {
 			s.entry = e
-			s.setAddr(from)
+			s.setAddr(from, to)
 		}
 		return &s.flow, Admitted
 	case s.kind == sourceNone || e != s.entry:
 		return nil, WrongPeer
 	case s.notification(p) && from.Addr() == s.peer:
 		// Adapters send these from any port, and no port is learned from them.
-		s.notificationFlow = wire.NewFlow(from, e.addr)
+		s.notificationFlow = e.flow(from, to)
 		return &s.notificationFlow, Admitted
-	case from == s.addr:
+	case from == s.addr && to == s.to:
 		return &s.flow, Admitted
+	case from == s.addr: // as a peer that knows both ports
 	case from.Addr() != s.peer:
 		return nil, WrongPeer
 	case s.kind == portLearned && now-s.LastPacketAt >= RelearnTime:
@@ -122,7 +130,7 @@ func (s *Source) Admit(e *Entry, from netip.AddrPort, p *wire.Packet, now time.D
 	case s.kind >= portLearned:
 		return nil, WrongSource
 	}
-	s.setAddr(from)
+	s.setAddr(from, to)
 	return &s.flow, Admitted
 }
 

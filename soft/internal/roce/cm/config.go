@@ -16,6 +16,8 @@ type Config struct {
 	// peer would mistake the connections of one for those of the other. Default: a random,
 	// locally administered one.
 	CAGUID uint64
+	// Slot is what the communication and request IDs have in their four lowest bits.
+	Slot int
 	// MTU is the largest path MTU of the port. Default: 4096.
 	MTU verbs.MTU
 	// Requests returns a function that reports whether the requests that a queue pair has at the

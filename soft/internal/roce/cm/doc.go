@@ -90,7 +90,7 @@
 // # Processes without UDP port 4791
 //
 // In RoCEv2 the source port is entropy, so responses go to port 4791 of the address, which has
-// one owner. A process with another port says so in the transaction ID, whose content the
+// one owner, or several with different values of Config.Slot (package sharedport). A process with another port says so in the transaction ID, whose content the
 // standard leaves to its sender: the upper 16 bits are the mark 0x5642, the next 16 the port,
 // the other 32 random. The mark counts only if the datagram came from that UDP port. So a
 // transaction ID of another implementation is mistaken for one with a probability of 2^-32,

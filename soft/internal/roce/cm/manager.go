@@ -190,7 +190,7 @@ func (m *Manager) release(b *[mad.Len]byte) {
 // newID returns an unpredictable ID that is not 0.
 func (m *Manager) newID(used func(uint32) bool) uint32 {
 	for {
-		if id := uint32(m.config.Random()); id != 0 && !used(id) {
+		if id := uint32(m.config.Random())&^15 | uint32(m.config.Slot); id != 0 && !used(id) {
 			return id
 		}
 	}

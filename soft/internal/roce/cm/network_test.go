@@ -91,7 +91,7 @@ func (w *network) attach(name, address string, config Config) *host {
 // pair is two hosts, the first of which dials.
 func pair(t tb, f faults) (w *network, a, b *host) {
 	w = newNetwork(t, 1, f)
-	return w, w.attach("A", "10.0.0.1:4791", Config{}), w.attach("B", "10.0.0.2:4791", Config{})
+	return w, w.attach("A", "10.0.0.1:4791", Config{Slot: 3}), w.attach("B", "10.0.0.2:4791", Config{})
 }
 
 func (h *host) pathTo(to *host) Path {

@@ -155,9 +155,9 @@ func (id *connectionID) unreachableError(step verbs.CMStep, cause cm.Cause) erro
 	default:
 		err = fmt.Errorf("%w: %v", err, cause)
 	}
-	if local := id.path.Local; local.Port() != wire.UDPPort && id.path.Remote.Port() == wire.UDPPort {
-		err = fmt.Errorf("%w; this device has UDP port %d, because another process has port %d of %v, and only Verbena devices respond to other ports: stop that process, or use another address",
-			err, local.Port(), wire.UDPPort, local.Addr())
+	if cause := id.manager.services.cfg.Endpoints[id.path.GIDIndex].NotShared(); cause != nil && id.path.Remote.Port() == wire.UDPPort {
+		err = fmt.Errorf("%w; this device has UDP port %d of %v, and only Verbena devices respond to other ports than %d: stop the process that has that one, or use another address: %w",
+			err, id.path.Local.Port(), id.path.Local.Addr(), wire.UDPPort, cause)
 	}
 	if id.lookUpFailed != nil {
 		err = fmt.Errorf("%w; %w", err, id.lookUpFailed)

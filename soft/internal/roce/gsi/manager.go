@@ -88,7 +88,7 @@ func (c *Manager) close() (listeners []*listener) {
 	}
 	c.closed = true
 	for _, l := range inOrder(c.listeners) {
-		l.service.Close(g.cfg.Now())
+		l.end()
 		listeners = append(listeners, l)
 	}
 	for _, id := range inOrder(c.ids) {
@@ -142,6 +142,7 @@ const firstDynamicPort = 49152
 type listener struct {
 	manager *Manager
 	service *cm.Listener
+	offers  cm.Service
 	addr    netip.AddrPort
 	entries registry.Entries
 }
@@ -169,7 +170,7 @@ func (c *Manager) Listen(p verbs.CMListen) (verbs.CMListener, error) {
 	for _, port := range ports {
 		params.Service = service(p.Type, port)
 		if err = l.open(params, names, &closing); err == nil || !errors.Is(err, verbs.ErrInUse) {
-			l.addr = netip.AddrPortFrom(addr, port)
+			l.addr, l.offers = netip.AddrPortFrom(addr, port), params.Service
 			break
 		}
 	}
@@ -177,10 +178,13 @@ func (c *Manager) Listen(p verbs.CMListen) (verbs.CMListener, error) {
 		return nil, fmt.Errorf("%s: device %s: %w", op, g.cfg.Device, err)
 	}
 	c.listeners[l] = c.nextSerial()
-	for e := range names {
-		if own := names[e]; own.Port() != wire.UDPPort {
-			g.cfg.Log.Warn().Stringer("listener", l.addr).Stringer("address", own.Addr()).Uint16("udp_port", own.Port()).Uint16("in_use", wire.UDPPort).
-				Msg("another process has RoCEv2's port of this address: only Verbena devices can reach this listener")
+	for _, e := range g.cfg.Endpoints {
+		if addr.IsValid() && !addr.IsUnspecified() && e.Addr().Addr() != addr {
+			continue
+		}
+		if err := e.Listen(l.offers); err != nil {
+			g.cfg.Log.Warn().Err(err).Stringer("listener", l.addr).Stringer("address", e.Addr().Addr()).Uint16("udp_port", e.Addr().Port()).Uint16("in_use", wire.UDPPort).
+				Msg("requests to RoCEv2's port of this address do not come to this listener: only Verbena devices can reach it")
 		}
 	}
 	return l, nil
@@ -264,6 +268,15 @@ func (g *Services) dynamicPorts() []uint16 {
 
 func (g *Services) dynamicPort() uint16 { return firstDynamicPort | uint16(host.Uint32(g.cfg.Network)) }
 
+// end ends the service of a listener.
+func (l *listener) end() {
+	g := l.manager.services
+	l.service.Close(g.cfg.Now())
+	for _, e := range g.cfg.Endpoints {
+		e.Unlisten(l.offers)
+	}
+}
+
 // Addr implements verbs.CMListener.
 func (l *listener) Addr() netip.AddrPort { return l.addr }
 
@@ -275,7 +288,7 @@ func (l *listener) Close() error {
 		return nil // closed with its manager
 	}
 	delete(l.manager.listeners, l)
-	l.service.Close(g.cfg.Now())
+	l.end()
 	l.manager.services.processOutput()
 	g.cfg.Lock.Unlock()
 	l.entries.Close() // without the lock: other processes can delay it

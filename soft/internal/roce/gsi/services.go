@@ -27,6 +27,7 @@ type Config struct {
 	Device string // its name
 	Log    zerolog.Logger
 	GUID   uint64
+	Slot   int       // cm.Config.Slot
 	MTU    verbs.MTU // the largest path MTU
 	// Lock takes the locks of all shards. It guards everything here.
 	Lock      sync.Locker
@@ -47,6 +48,13 @@ type Config struct {
 type Endpoint interface {
 	Addr() netip.AddrPort
 	Source() netip.AddrPort // that packets leave from
+	// NotShared returns why messages to UDP port 4791 do not come to the device; nil: they do.
+	NotShared() error
+	// Listen has the requests for a service come to the device. The error says why those of other
+	// implementations do not.
+	Listen(cm.Service) error
+	// Unlisten ends Listen.
+	Unlisten(cm.Service)
 	// SendMessage sends a packet by itself, and returns the system's error.
 	SendMessage(to netip.AddrPort, p *wire.Packet, payload []byte) error
 }
@@ -78,7 +86,7 @@ type Services struct {
 func New(cfg Config) *Services {
 	random := func() uint64 { return host.Uint64(cfg.Network) }
 	return &Services{cfg: cfg, psn: host.Uint32(cfg.Network), manager: cm.New(cm.Config{
-		CAGUID: cfg.GUID, MTU: cfg.MTU, Random: random, Requests: cfg.Requests,
+		CAGUID: cfg.GUID, Slot: cfg.Slot, MTU: cfg.MTU, Random: random, Requests: cfg.Requests,
 	})}
 }
 

@@ -50,15 +50,15 @@ func (w *fakeBackend) join(netip.AddrPort) error       { return nil }
 func (w *fakeBackend) checkRoute(netip.AddrPort) error { return nil }
 func (w *fakeBackend) leave(netip.AddrPort) error      { return nil }
 
-func (w *fakeBackend) receive() ([]Datagram, error)   { return nil, nil }
-func (w *fakeBackend) features() Features             { return Features{} }
-func (w *fakeBackend) sendPort() uint16               { return 0 }
-func (w *fakeBackend) ended() bool                    { return true }
-func (w *fakeBackend) endsWait(bool)                  {}
-func (w *fakeBackend) waitSet() WaitSet               { return nil }
-func (w *fakeBackend) share(WaitSet) (backend, error) { return nil, errors.ErrUnsupported }
-func (w *fakeBackend) steer(int, int) error           { return nil }
-func (w *fakeBackend) close() error                   { return nil }
+func (w *fakeBackend) receive() ([]Datagram, error)        { return nil, nil }
+func (w *fakeBackend) features() Features                  { return Features{} }
+func (w *fakeBackend) sendPort() uint16                    { return 0 }
+func (w *fakeBackend) ended() bool                         { return true }
+func (w *fakeBackend) endsWait(bool)                       {}
+func (w *fakeBackend) waitSet() WaitSet                    { return nil }
+func (w *fakeBackend) share(WaitSet, int) (backend, error) { return nil, errors.ErrUnsupported }
+func (w *fakeBackend) steer([]int) error                   { return nil }
+func (w *fakeBackend) close() error                        { return nil }
 
 func newFakeBackend(t require.TestingT, segments int) (*Socket, *fakeBackend) {
 	w := &fakeBackend{t: t}

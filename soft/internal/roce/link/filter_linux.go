@@ -129,19 +129,21 @@ func addressIs(a netip.Addr) (words []condition) {
 }
 
 func (k *kernel) setFilter(f *Filter) (err error) {
-	if k.raw.Control(func(uintptr) { err = k.attachFilter(f) }) != nil {
+	if k.raw.Control(func(uintptr) {
+		err = k.receivers(func(sock int) error { return f.attach(sock, k.v4) })
+	}) != nil {
 		return net.ErrClosed
 	}
 	return err
 }
 
-func (k *kernel) attachFilter(f *Filter) error {
+func (f *Filter) attach(sock int, v4 bool) error {
 	if f.empty() {
-		return k.detachFilter()
+		return detachFilter(sock)
 	}
-	program := f.program(k.v4)
+	program := f.program(v4)
 	attach := func() error {
-		return unix.SetsockoptSockFprog(k.sock, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
+		return unix.SetsockoptSockFprog(sock, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
 	}
 	err := attach()
 	if err == nil {
@@ -149,7 +151,7 @@ func (k *kernel) attachFilter(f *Filter) error {
 	}
 	// The previous filter must not stay. The system counted both against its limit
 	// (optmem_max).
-	if err := k.detachFilter(); err != nil {
+	if err := detachFilter(sock); err != nil {
 		return err
 	}
 	if errors.Is(err, unix.ENOMEM) {
@@ -161,8 +163,8 @@ func (k *kernel) attachFilter(f *Filter) error {
 	return nil
 }
 
-func (k *kernel) detachFilter() error {
-	err := unix.SetsockoptInt(k.sock, unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0)
+func detachFilter(sock int) error {
+	err := unix.SetsockoptInt(sock, unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0)
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("detach: %w", err)
 	}
@@ -182,19 +184,41 @@ const (
 	memoryInfoWords = 9
 )
 
-func (k *kernel) dropped() uint64 {
-	c := &k.drops
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (k *kernel) dropped() (total uint64) {
 	_ = k.raw.Control(func(uintptr) {
-		var info [memoryInfoWords]uint32
-		size := uint32(unsafe.Sizeof(info))
-		_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(k.sock), unix.SOL_SOCKET, unix.SO_MEMINFO, uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(&size)), 0)
-		if errno == 0 && uintptr(size) >= unsafe.Sizeof(info) {
-			c.note(info[memoryInfoDrops])
+		k.drops.look(k.sock)
+		if k.second != nil {
+			k.second.drops.look(k.second.sock)
 		}
 	})
+	if k.second != nil {
+		total = k.second.drops.sum()
+	}
+	return total + k.drops.sum()
+}
+
+// begin leaves out what the system has dropped so far.
+func (c *dropCount) begin(sock int) {
+	c.look(sock)
+	c.total = 0
+}
+
+func (c *dropCount) sum() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	return c.total
+}
+
+// look adds what the system has dropped since the last call.
+func (c *dropCount) look(sock int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var info [memoryInfoWords]uint32
+	size := uint32(unsafe.Sizeof(info))
+	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(sock), unix.SOL_SOCKET, unix.SO_MEMINFO, uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(&size)), 0)
+	if errno == 0 && uintptr(size) >= unsafe.Sizeof(info) {
+		c.note(info[memoryInfoDrops])
+	}
 }
 
 func (c *dropCount) note(now uint32) {

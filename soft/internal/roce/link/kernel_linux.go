@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,6 +39,8 @@ type kernel struct {
 	batched       bool
 	receiveBuffer int
 
+	second *secondSocket // nil: none
+
 	// empty counts calls of receive that found nothing.
 	empty uint8
 
@@ -56,7 +59,10 @@ type kernel struct {
 
 func openKernel(cfg Config, zone int) (backend, netip.AddrPort, error) {
 	var none netip.AddrPort
-	sock, err := newSocketUDP(cfg)
+	sock, err := cfg.Bound, error(nil)
+	if sock == 0 {
+		sock, err = newSocketUDP(cfg)
+	}
 	if err != nil {
 		return nil, none, err
 	}
@@ -87,39 +93,30 @@ func newSocketUDP(cfg Config) (sock int, err error) {
 
 // closeSockets closes the sockets for receiving and sending.
 func (k *kernel) closeSockets() (err error) {
+	if k.second != nil {
+		err = unix.Close(k.second.sock)
+	}
 	if k.sendSock != k.sock {
-		err = unix.Close(k.sendSock)
+		err = errors.Join(err, unix.Close(k.sendSock))
 	}
 	return errors.Join(err, unix.Close(k.sock))
 }
 
 func (k *kernel) setUp(cfg Config) (bound netip.AddrPort, err error) {
-	if err := setOptions(uintptr(k.sock), cfg); err != nil {
-		return bound, err
+	if cfg.Bound != 0 {
+		err = prepareBound(k.sock, cfg)
+		k.drops.begin(k.sock)
+	} else {
+		err = k.bindNew(cfg)
 	}
-	if cfg.share != nil {
-		if err := unix.SetsockoptInt(k.sock, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
-			return bound, fmt.Errorf("set SO_REUSEPORT: %w", err)
-		}
-	}
-	at := cfg.Addr
-	if cfg.Exclusive {
-		if err := k.checkAddress(); err != nil {
-			return bound, err
-		}
-		at = netip.AddrPortFrom(k.wildcard(), at.Port())
-		if err := k.refuseGroups(); err != nil {
-			return bound, err
-		}
-	}
-	if err := bind(k.sock, at, k.index); err != nil {
-		return bound, err
-	}
-	port, err := boundPort(k.sock)
 	if err != nil {
 		return bound, err
 	}
-	k.cfg.Addr = netip.AddrPortFrom(cfg.Addr.Addr(), port)
+	at, err := boundAddr(k.sock)
+	if err != nil {
+		return bound, err
+	}
+	k.cfg.Addr = netip.AddrPortFrom(cfg.Addr.Addr(), at.Port())
 	switch {
 	case cfg.share != nil:
 		err = cfg.share.(*kernel).shareSendSocket(k)
@@ -145,6 +142,29 @@ func (k *kernel) setUp(cfg Config) (bound netip.AddrPort, err error) {
 	return k.cfg.Addr, k.joinSet()
 }
 
+// bindNew binds a new socket.
+func (k *kernel) bindNew(cfg Config) error {
+	if err := setOptions(uintptr(k.sock), cfg); err != nil {
+		return err
+	}
+	if cfg.share != nil {
+		if err := setReusePort(k.sock); err != nil {
+			return err
+		}
+	}
+	at := cfg.Addr
+	if cfg.Exclusive {
+		if err := k.checkAddress(); err != nil {
+			return err
+		}
+		at = netip.AddrPortFrom(k.wildcard(), at.Port())
+		if err := k.refuseGroups(); err != nil {
+			return err
+		}
+	}
+	return bind(k.sock, at, k.index)
+}
+
 // bind binds a socket to an address.
 func bind(sock int, to netip.AddrPort, zone uint32) error {
 	var name sockaddr
@@ -155,14 +175,19 @@ func bind(sock int, to netip.AddrPort, zone uint32) error {
 	return nil
 }
 
-// boundPort returns the port of a socket.
-func boundPort(sock int) (uint16, error) {
+// boundAddr returns the address and port of a socket. The zone of a link-local address is the index of its
+// interface.
+func boundAddr(sock int) (netip.AddrPort, error) {
 	var name sockaddr
 	length := uint32(unsafe.Sizeof(name))
 	if _, _, errno := unix.Syscall(unix.SYS_GETSOCKNAME, uintptr(sock), uintptr(unsafe.Pointer(&name)), uintptr(unsafe.Pointer(&length))); errno != 0 {
-		return 0, fmt.Errorf("getsockname: %w", errno)
+		return netip.AddrPort{}, fmt.Errorf("getsockname: %w", errno)
 	}
-	return name.decode().Port(), nil
+	at := name.decode()
+	if name.Scope_id != 0 {
+		at = netip.AddrPortFrom(at.Addr().WithZone(strconv.FormatUint(uint64(name.Scope_id), 10)), at.Port())
+	}
+	return at, nil
 }
 
 // probe finds out which features the kernel has.
@@ -200,7 +225,9 @@ func (k *kernel) features() Features {
 }
 
 func (k *kernel) receiveHeaders(on bool) (err error) {
-	if k.raw.Control(func(uintptr) { err = receiveHeaders(k.sock, k.v4, on) }) != nil {
+	if k.raw.Control(func(uintptr) {
+		err = k.receivers(func(sock int) error { return receiveHeaders(sock, k.v4, on) })
+	}) != nil {
 		return net.ErrClosed
 	}
 	return err
@@ -235,6 +262,9 @@ func (k *kernel) joinSet() (err error) {
 func (k *kernel) leaveSet() {
 	k.set.remove(k.sock)
 	k.set.remove(k.sendSock)
+	if k.second != nil {
+		k.set.remove(k.second.sock)
+	}
 	if set := k.groups.set.Load(); set != 0 {
 		k.set.remove(int(set))
 	}

@@ -69,6 +69,10 @@ type Config struct {
 	// WaitSet is where to wait for packets. Nil: in a set of its own, which Close closes.
 	WaitSet WaitSet
 
+	// Bound is a socket of [Bind] that receives for Addr; the Socket closes it, also after an error.
+	// Zero: a new one.
+	Bound int
+
 	share backend // socket that already has the address; nil: none
 }
 
@@ -94,6 +98,8 @@ type Datagram struct {
 	// Group is the multicast group that the packet was sent to. Not valid: it was sent to the
 	// socket's address.
 	Group netip.Addr
+	// Port is the UDP port that the packet was sent to; 0: the socket's.
+	Port uint16
 	// Segment is the index of the packet in the train that it arrived in, 0 if it arrived
 	// alone. It is the IPv4 identification only if the sender's train arrived whole.
 	Segment int
@@ -127,10 +133,11 @@ type backend interface {
 	ended() bool
 	endsWait(on bool)
 	waitSet() WaitSet
-	// share opens another socket at the same address, in a set of its own if set is nil.
-	share(set WaitSet) (backend, error)
+	// share opens another socket at the same address, in a set of its own if set is nil, unless one
+	// is bound already.
+	share(set WaitSet, bound int) (backend, error)
 	// steer chooses among sockets that share an address.
-	steer(sockets, mask int) error
+	steer(slots []int) error
 	close() error
 }
 
@@ -178,22 +185,25 @@ func newSocket(io backend, addr netip.AddrPort) *Socket {
 // Share opens another socket at the same address, in that wait set, for use by another goroutine.
 // Steer decides which of them receives a packet; all send from the same port. Programs of other
 // users still cannot take the address, and those of the same user only with SO_REUSEPORT. The
-// error matches [errors.ErrUnsupported] if the system cannot do it.
-func (s *Socket) Share(set WaitSet) (*Socket, error) {
-	io, err := s.io.share(set)
+// error matches [errors.ErrUnsupported] if the system cannot do it. Bound is [Config.Bound].
+func (s *Socket) Share(set WaitSet, bound int) (*Socket, error) {
+	io, err := s.io.share(set, bound)
 	if err != nil {
 		return nil, fmt.Errorf("link: open another socket at UDP %s: %w", s.addr, err)
 	}
 	return newSocket(io, s.addr), nil
 }
 
-// Steer distributes packets among the sockets that share the address, numbered from 0 in the
-// order in which they were opened. The socket's number is the destination queue pair number
-// AND mask. The first socket receives the packets without such a socket, and those to queue
+// Slots is how many sockets can share an address. The low bits of a queue pair number are its slot.
+const Slots = 16
+
+// Steer distributes packets among the sockets that share the address, by the slots of the
+// sockets in the order in which they were opened. The slot of a packet is that of its destination queue
+// pair number. The first socket receives the packets without such a socket, and those to queue
 // pairs 0 and 1 (IBTA 3.5.10). The first packet of a train decides for all.
-func (s *Socket) Steer(sockets, mask int) error {
-	if err := s.io.steer(sockets, mask); err != nil {
-		return fmt.Errorf("link: steer packets among %d sockets at UDP %s: %w", sockets, s.addr, err)
+func (s *Socket) Steer(slots []int) error {
+	if err := s.io.steer(slots); err != nil {
+		return fmt.Errorf("link: steer packets among %d sockets at UDP %s: %w", len(slots), s.addr, err)
 	}
 	return nil
 }

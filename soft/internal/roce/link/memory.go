@@ -47,18 +47,18 @@ func (m memory) send(b *batch) {
 	}
 }
 
-func (m memory) receive() ([]Datagram, error)       { return m.port.Receive(), nil }
-func (m memory) receiveHeaders(bool) error          { return nil }
-func (m memory) join(group netip.AddrPort) error    { return m.port.Join(group) }
-func (m memory) checkRoute(to netip.AddrPort) error { return m.port.CheckRoute(to) }
-func (m memory) unreachable() []Refusal             { return m.port.Unreachable() }
-func (m memory) dropped() uint64                    { return m.port.Dropped() }
-func (m memory) sendPort() uint16                   { return m.source }
-func (m memory) steer(int, int) error               { return errors.ErrUnsupported }
-func (m memory) share(WaitSet) (backend, error)     { return nil, errors.ErrUnsupported }
-func (m memory) ended() bool                        { return true }
-func (m memory) endsWait(bool)                      {}
-func (m memory) waitSet() WaitSet                   { return m }
+func (m memory) receive() ([]Datagram, error)        { return m.port.Receive(), nil }
+func (m memory) receiveHeaders(bool) error           { return nil }
+func (m memory) join(group netip.AddrPort) error     { return m.port.Join(group) }
+func (m memory) checkRoute(to netip.AddrPort) error  { return m.port.CheckRoute(to) }
+func (m memory) unreachable() []Refusal              { return m.port.Unreachable() }
+func (m memory) dropped() uint64                     { return m.port.Dropped() }
+func (m memory) sendPort() uint16                    { return m.source }
+func (m memory) steer([]int) error                   { return errors.ErrUnsupported }
+func (m memory) share(WaitSet, int) (backend, error) { return nil, errors.ErrUnsupported }
+func (m memory) ended() bool                         { return true }
+func (m memory) endsWait(bool)                       {}
+func (m memory) waitSet() WaitSet                    { return m }
 
 // setFilter does nothing: a filter saves the receiver work, and is no protection.
 func (m memory) setFilter(*Filter) error { return nil }

@@ -25,8 +25,10 @@ func setOptions(fd uintptr, cfg Config) error {
 			return fmt.Errorf("set IP_MTU_DISCOVER: %w", err)
 		}
 	} else {
-		if err := unix.SetsockoptInt(s, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1); err != nil {
-			return fmt.Errorf("set IPV6_V6ONLY: %w", err)
+		if on, err := unix.GetsockoptInt(s, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY); err != nil || on == 0 { // not once it is bound
+			if err := unix.SetsockoptInt(s, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1); err != nil {
+				return fmt.Errorf("set IPV6_V6ONLY: %w", err)
+			}
 		}
 		if err := unix.SetsockoptInt(s, unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE); err != nil {
 			return fmt.Errorf("set IPV6_MTU_DISCOVER: %w", err)

@@ -2,7 +2,10 @@
 
 package link
 
-import "net/netip"
+import (
+	"errors"
+	"net/netip"
+)
 
 func open(cfg Config, zone int) (backend, netip.AddrPort, error) { return openPortable(cfg, zone) }
 
@@ -12,3 +15,6 @@ func receiveBuffer(uintptr) int { return 0 }
 
 // NewWaitSet returns a set for sockets.
 func NewWaitSet(bool) (WaitSet, error) { return newPortableWaitSet(), nil }
+
+// ReceiveFrom is for Linux.
+func (s *Socket) ReceiveFrom(int) error { return errors.ErrUnsupported }

@@ -317,6 +317,6 @@ func (p *portable) close() error {
 	return err
 }
 
-func (p *portable) share(WaitSet) (backend, error) { return nil, errors.ErrUnsupported }
+func (p *portable) share(WaitSet, int) (backend, error) { return nil, errors.ErrUnsupported }
 
-func (p *portable) steer(int, int) error { return errors.ErrUnsupported }
+func (p *portable) steer([]int) error { return errors.ErrUnsupported }

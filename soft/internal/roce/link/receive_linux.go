@@ -100,7 +100,13 @@ func (r *receiver) setWant() {
 }
 
 func (k *kernel) receive() ([]Datagram, error) {
-	list, err := k.rx.receive(k.rx.datagrams[:0], k.sock)
+	var list []Datagram
+	var err error
+	if k.second == nil {
+		list, err = k.rx.receive(k.rx.datagrams[:0], k.sock)
+	} else {
+		list, err = k.second.receive(k)
+	}
 	if len(k.groups.members) > 0 && err == nil {
 		list, err = k.groups.receive(list)
 	}

@@ -14,19 +14,19 @@ import (
 func TestShare(t *testing.T) {
 	forEach(t, func(t *testing.T, cfg Config) {
 		first := listen(t, cfg)
-		second, err := first.Share(nil)
+		second, err := first.Share(nil, 0)
 		if cfg.Portable {
 			require.ErrorIs(t, err, errors.ErrUnsupported)
-			require.ErrorIs(t, first.Steer(1, 15), errors.ErrUnsupported)
+			require.ErrorIs(t, first.Steer([]int{0}), errors.ErrUnsupported)
 			return
 		}
 		require.NoError(t, err)
 		defer second.Close()
 		assert.Equal(t, first.Addr(), second.Addr())
-		third, err := second.Share(nil)
+		third, err := second.Share(nil, 0)
 		require.NoError(t, err)
 		defer third.Close()
-		require.NoError(t, first.Steer(3, 15))
+		require.NoError(t, first.Steer([]int{0, 1, 2}))
 
 		taken := cfg
 		taken.Addr = first.Addr()
@@ -62,7 +62,7 @@ func TestSharedAddressIsFreeAgain(t *testing.T) {
 			t.Skip("cannot share")
 		}
 		first := listen(t, cfg)
-		second, err := first.Share(nil)
+		second, err := first.Share(nil, 0)
 		require.NoError(t, err)
 		cfg.Addr = first.Addr()
 		require.NoError(t, first.Close())

@@ -31,11 +31,7 @@ func (k *kernel) openSendSocket() error {
 	if err := k.bindSendSocket(); err != nil {
 		return err
 	}
-	drop := []unix.SockFilter{{Code: bpfReturn, K: bpfDrop}}
-	if err := unix.SetsockoptSockFprog(out, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &drop[0]}); err != nil {
-		return fmt.Errorf("socket filter: %w", err)
-	}
-	return nil
+	return Refuse(out)
 }
 
 // bindSendSocket binds a free port, starting at a random one.
@@ -68,8 +64,8 @@ func (k *kernel) shareSendSocket(other *kernel) error {
 
 func (k *kernel) sendPort() uint16 {
 	if k.sendSock != k.sock {
-		if port, err := boundPort(k.sendSock); err == nil {
-			return port
+		if addr, err := boundAddr(k.sendSock); err == nil {
+			return addr.Port()
 		}
 	}
 	return k.cfg.Addr.Port()

@@ -163,7 +163,7 @@ func TestSendPorts(t *testing.T) {
 	_, err := Listen(Config{Addr: loopback4, SendPorts: one})
 	require.ErrorIs(t, err, ErrSendPort)
 	assert.False(t, errors.Is(err, unix.EADDRINUSE), "another address does not help")
-	second, err := first.Share(nil)
+	second, err := first.Share(nil, 0)
 	require.NoError(t, err)
 	assert.Equal(t, first.Source(), second.Source())
 	require.NoError(t, first.Close())

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/verbena-rdma/verbena/internal/unixsocket"
 )
 
 // PeerProcessDied reports whether the process at the other end of an ended channel is dead. It
@@ -39,7 +41,7 @@ func awaitProcessEnd(ctx context.Context, pid int) bool {
 	defer context.AfterFunc(ctx, func() { _ = process.SetReadDeadline(time.Unix(1, 0)) })()
 	ended := false
 	_ = raw.Read(func(fd uintptr) bool {
-		ended = hasEnded(int(fd))
+		ended = unixsocket.HasEnded(int(fd))
 		return ended
 	})
 	return ended

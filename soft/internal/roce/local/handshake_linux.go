@@ -65,7 +65,7 @@ func (l *Listener) Serve(answer func(peer Address) (done func(*Channel))) {
 
 // accept starts the handshake with a process that may make channels. Others take no place.
 func (l *Listener) accept(conn *net.UnixConn, answer func(peer Address) (done func(*Channel))) {
-	pid, err := checkPeer(conn)
+	pid, err := unixsocket.CheckPeer(conn)
 	if err != nil {
 		unixsocket.Close(conn)
 		return
@@ -161,7 +161,7 @@ func (l *Listener) checkOwner(pid int, device Address) error {
 		return err
 	}
 	defer unixsocket.Close(owner)
-	has, err := checkPeer(owner)
+	has, err := unixsocket.CheckPeer(owner)
 	if err == nil && has != pid {
 		err = fmt.Errorf("process %d claims the device at %v, which belongs to process %d: %w", pid, device, has, ErrCorrupt)
 	}
@@ -214,7 +214,7 @@ func dial(ctx context.Context, ends Ends) (_ *Channel, err error) {
 		}
 	}()
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	pid, err := checkPeer(conn)
+	pid, err := unixsocket.CheckPeer(conn)
 	if err != nil {
 		return nil, err
 	}

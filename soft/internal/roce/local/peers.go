@@ -42,6 +42,8 @@ type Endpoint interface {
 	// PathOf returns the path of a packet from a device. It returns nil if there is no such
 	// path; the packet is dropped then.
 	PathOf(from netip.AddrPort, p *wire.Packet) *Path
+	// Dials reports whether the shard may dial a device, or has to be dialled.
+	Dials(device netip.AddrPort) bool
 }
 
 // Config configures Peers.
@@ -185,7 +187,7 @@ func (l *Peers) channelAllowed(addr Address) bool {
 
 // mayDial reports whether a channel with a peer is needed, and none is being made.
 func (l *Peers) mayDial(p *Peer) bool {
-	return l.channelAllowed(p.ends.Peer) && p.users > 0 && p.channel == nil && p.handshakes == 0 && !p.redialPending && l.channels < maxChannels
+	return l.channelAllowed(p.ends.Peer) && p.endpoint.Dials(p.ends.Peer.Device) && p.users > 0 && p.channel == nil && p.handshakes == 0 && !p.redialPending && l.channels < maxChannels
 }
 
 // Reconsider ends channels that are no longer allowed ([Shard.MayShare]), and makes those that

@@ -1,6 +1,5 @@
-// Package portowner finds the process that owns a UDP port of this machine. Only one socket
-// can own the RoCEv2 port of an address: a program that wants to reach foreign peers from that
-// address has to know which process has the port.
+// Package portowner finds the process that owns a UDP port of this machine. A program that cannot have
+// the RoCEv2 port of an address has to know which process has it.
 package portowner
 
 import (
@@ -17,6 +16,7 @@ import (
 // Owner is the owner of a port.
 type Owner struct {
 	Addr    netip.AddrPort // the address it is bound to; unspecified: all addresses of the machine
+	User    uint32         // its ID
 	PID     int            // zero: unknown, or the kernel
 	Command string         // of the process; empty if PID is zero
 	Kernel  bool           // the socket is the kernel's own, such as that of rxe
@@ -28,14 +28,15 @@ func (o *Owner) String() string {
 	case o.Kernel:
 		return fmt.Sprintf("the kernel (its RoCE driver rxe, most likely), on %v", o.Addr)
 	case o.PID != 0:
-		return fmt.Sprintf("process %d (%s), on %v", o.PID, o.Command, o.Addr)
+		return fmt.Sprintf("process %d (%s) of user %d, on %v", o.PID, o.Command, o.User, o.Addr)
 	}
-	return fmt.Sprintf("a process of another user, on %v", o.Addr)
+	return fmt.Sprintf("a process of user %d, on %v", o.User, o.Addr)
 }
 
 // socket is a line of /proc/net/udp.
 type socket struct {
 	local netip.AddrPort
+	user  uint32
 	inode uint64
 }
 
@@ -48,9 +49,10 @@ func parse(r io.Reader, port uint16) (list []socket) {
 			continue
 		}
 		local, ok := parseAddr(fields[1])
-		inode, err := strconv.ParseUint(fields[9], 10, 64)
-		if ok && err == nil && local.Port() == port {
-			list = append(list, socket{local, inode})
+		user, err := strconv.ParseUint(fields[7], 10, 32)
+		inode, failed := strconv.ParseUint(fields[9], 10, 64)
+		if ok && err == nil && failed == nil && local.Port() == port {
+			list = append(list, socket{local, uint32(user), inode})
 		}
 	}
 	return list

@@ -38,7 +38,7 @@ func TestFindOurselves(t *testing.T) {
 
 func TestParse(t *testing.T) {
 	const table = `   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops
-  100: 0100007F:12B7 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 4711 2 0000000000000000 0
+  100: 0100007F:12B7 00000000:0000 07 00000000:00000000 00:00000000 00000000  1000        0 4711 2 0000000000000000 0
   101: 00000000000000000000000001000000:12B7 00000000000000000000000000000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 0 2 0000000000000000 0
   102: 0100007F:0035 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 1 2 0 0
   103: x:12B7 1 2 3 4 5 6 7 8 9
@@ -51,8 +51,8 @@ func TestParse(t *testing.T) {
 		t.Skip("the table is of a machine with little-endian words")
 	}
 	require.Equal(t, []socket{
-		{netip.MustParseAddrPort("127.0.0.1:4791"), 4711},
-		{netip.MustParseAddrPort("[::1]:4791"), 0},
+		{netip.MustParseAddrPort("127.0.0.1:4791"), 1000, 4711},
+		{netip.MustParseAddrPort("[::1]:4791"), 0, 0},
 	}, parse(strings.NewReader(table), 4791))
 }
 
@@ -64,5 +64,5 @@ func littleEndian() bool {
 func TestOwnersInWords(t *testing.T) {
 	at := netip.MustParseAddrPort("0.0.0.0:4791")
 	assert.Equal(t, "the kernel (its RoCE driver rxe, most likely), on 0.0.0.0:4791", (&Owner{Addr: at, Kernel: true}).String())
-	assert.Equal(t, "a process of another user, on 0.0.0.0:4791", (&Owner{Addr: at}).String())
+	assert.Equal(t, "a process of user 1000, on 0.0.0.0:4791", (&Owner{Addr: at, User: 1000}).String())
 }

@@ -1,4 +1,4 @@
-package local
+package unixsocket
 
 import (
 	"bufio"
@@ -18,16 +18,16 @@ import (
 )
 
 // childVariable has the test binary be the other process of TestCheckPeer.
-const childVariable = "VERBENA_LOCAL_VISITOR"
+const childVariable = "VERBENA_TEST_VISITOR"
 
-// dialAndCheck connects to a socket, prints what checkPeer says of its owner, and waits.
+// dialAndCheck connects to a socket, prints what CheckPeer says of its owner, and waits.
 func dialAndCheck(address string) error {
 	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: address, Net: "unixpacket"})
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	_, err = checkPeer(conn)
+	_, err = CheckPeer(conn)
 	fmt.Println(os.Getpid(), err)
 	_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
 	return nil
@@ -78,7 +78,7 @@ func TestCheckPeer(t *testing.T) {
 			defer conn.Close()
 			said, err := bufio.NewReader(out).ReadString('\n')
 			require.NoError(t, err)
-			pid, err := checkPeer(conn)
+			pid, err := CheckPeer(conn)
 			if c.here == "" {
 				require.NoError(t, err)
 				require.Equal(t, cmd.Process.Pid, pid)
@@ -90,7 +90,7 @@ func TestCheckPeer(t *testing.T) {
 			}
 			require.NoError(t, in.Close())
 			require.NoError(t, cmd.Wait())
-			_, err = checkPeer(conn)
+			_, err = CheckPeer(conn)
 			require.Error(t, err, "its number may be that of another process now")
 		})
 	}

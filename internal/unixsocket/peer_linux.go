@@ -1,22 +1,21 @@
-package local
+package unixsocket
 
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"strconv"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/verbena-rdma/verbena/internal/unixsocket"
 )
 
-// checkPeer checks that the process at the other end of a connection could read the memory of
+// CheckPeer checks that the process at the other end of a connection could read the memory of
 // this one by ptrace(2): it has the same user, in the same user and PID namespaces. It returns
 // the process ID. If both ends pass this check, they use process IDs of one PID namespace, so
-// equal IDs are the same process.
-func checkPeer(conn *net.UnixConn) (pid int, err error) {
+// equal IDs are the same process. A child that has been forked does not stand for a process that has ended.
+func CheckPeer(conn *net.UnixConn) (pid int, err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return 0, err
@@ -31,7 +30,7 @@ func checkProcess(socket int) (pid int, err error) {
 		return 0, os.NewSyscallError("getsockopt SO_PEERCRED", err)
 	}
 	pid = int(cred.Pid)
-	if err := unixsocket.CheckUser(cred.Uid); err != nil {
+	if err := CheckUser(cred.Uid); err != nil {
 		return pid, fmt.Errorf("process %d: %w", pid, err)
 	}
 	if pid <= 0 {
@@ -49,8 +48,8 @@ func checkProcess(socket int) (pid int, err error) {
 	if err := checkNamespaces(pid); err != nil {
 		return pid, err
 	}
-	if handle >= 0 && hasEnded(handle) {
-		return pid, fmt.Errorf("process %d has ended: %w", pid, errPeerGone)
+	if handle >= 0 && HasEnded(handle) {
+		return pid, fmt.Errorf("process %d has ended: %w", pid, io.EOF)
 	}
 	return pid, nil
 }
@@ -77,8 +76,8 @@ func checkNamespaces(pid int) error {
 	return nil
 }
 
-// hasEnded reports whether the process of a pidfd has ended.
-func hasEnded(pidfd int) bool {
+// HasEnded reports whether the process of a pidfd has ended.
+func HasEnded(pidfd int) bool {
 	fds := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
 	n, err := unix.Poll(fds, 0)
 	return err == nil && n == 1 && fds[0].Revents&unix.POLLIN != 0

@@ -15,7 +15,7 @@ import (
 // port has no owner, or the owner cannot be found.
 func Find(addr netip.AddrPort) *Owner {
 	for _, table := range []string{"udp", "udp6"} {
-		f, err := os.Open(filepath.Join("/proc/net", table))
+		f, err := os.Open(filepath.Join("/proc/thread-self/net", table))
 		if err != nil {
 			continue
 		}
@@ -25,7 +25,7 @@ func Find(addr netip.AddrPort) *Owner {
 			if !s.covers(addr.Addr().Unmap().WithZone("")) {
 				continue
 			}
-			o := &Owner{Addr: s.local, Kernel: s.inode == 0}
+			o := &Owner{Addr: s.local, User: s.user, Kernel: s.inode == 0}
 			if !o.Kernel {
 				o.PID, o.Command = process(s.inode)
 				o.Kernel = o.PID == 0 && os.Geteuid() == 0 // root sees every process
