@@ -1,0 +1,224 @@
+package transfer
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Config configures an Agent.
+type Config struct {
+	// Devices are those that the agent uses, 1 to 8. They stay the caller's.
+	Devices []verbs.Device
+	// Listen is the address at which other agents dial this one, as for rdma.Connections.Listen, on
+	// each device. Empty: none; the agent dials only.
+	Listen string
+	// MaxConnections is how many connections each device has at a time, dialled and accepted. Zero: 256.
+	MaxConnections int
+	// Depth is how many pieces of items a device has at a time for one peer. Zero: 64.
+	Depth int
+	// Piece is the most bytes that travel in one request. Zero: 256 KiB.
+	Piece int
+	// DialTimeout is how long an agent tries to connect to a peer. Zero: ten seconds.
+	DialTimeout time.Duration
+	// Go starts the goroutines of the agent. Nil: a go statement. In a simulation it is
+	// sim.Host.Go.
+	Go func(f func())
+	// Log receives which connections are made and lost. The zero value is silent.
+	Log zerolog.Logger
+
+	planted string // a fault, for the tests that have to find it
+}
+
+func (c Config) withDefaults() (Config, error) {
+	if n := len(c.Devices); n < 1 || n > maxDevices {
+		return c, fmt.Errorf("%w: an agent has 1 to %d devices, not %d", ErrInvalid, maxDevices, n)
+	}
+	for name, v := range map[string]int{"MaxConnections": c.MaxConnections, "Depth": c.Depth, "Piece": c.Piece, "DialTimeout": int(c.DialTimeout)} {
+		if v < 0 {
+			return c, fmt.Errorf("%w: Config.%s is negative", ErrRange, name)
+		}
+	}
+	set := func(v *int, standard int) {
+		if *v == 0 {
+			*v = standard
+		}
+	}
+	set(&c.MaxConnections, 256)
+	set(&c.Depth, 64)
+	set(&c.Piece, 256<<10)
+	if c.DialTimeout == 0 {
+		c.DialTimeout = 10 * time.Second
+	}
+	if c.Go == nil {
+		c.Go = func(f func()) { go f() }
+	}
+	if c.Depth > poolSize/2 || c.Piece > 1<<30 {
+		return c, fmt.Errorf("%w: Config.Depth is at most %d, and Config.Piece 1 GiB", ErrRange, poolSize/2)
+	}
+	return c, nil
+}
+
+// Agent moves data between the memory of this program and that of other agents.
+type Agent struct {
+	cfg   Config
+	epoch uint64
+	rails []*rail
+	addrs []netip.AddrPort // of the rails, if the agent listens
+
+	stop  context.CancelFunc
+	ended sync.WaitGroup
+
+	// mu guards what follows, and all peers, batches and segments. No call that may wait is made
+	// with it.
+	mu       sync.Mutex
+	closed   bool
+	failed   error          // why the agent has ended by itself
+	segments []*Segment     // by address
+	names    []*description // the published ones, by name
+	peers    []*Peer        // that are open
+	serial   uint32         // of the latest Peer
+	spare    *piece
+	counters Counters
+}
+
+// Counters count what an agent has done since it was opened.
+type Counters struct {
+	Items    uint64 // that have ended
+	Failed   uint64 // of these
+	Bytes    uint64 // of items that succeeded
+	Repeated uint64 // pieces, because a connection had ended
+	Dials    uint64 // attempts to connect
+	Lost     uint64 // connections that ended by a failure
+	Refused  uint64 // requests and messages that broke the protocol
+}
+
+// Open opens an agent. It returns when the agent listens on all devices. Its errors match ErrInvalid
+// and ErrRange, or are those of package rdma.
+func Open(cfg Config) (*Agent, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	a := &Agent{cfg: cfg}
+	for i, dev := range cfg.Devices {
+		r, err := newRail(a, i, dev)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("open a transfer agent on %s: %w", dev.Name(), err), a.closeRails())
+		}
+		a.rails = append(a.rails, r)
+	}
+	a.epoch = a.newEpoch()
+	var ctx context.Context
+	ctx, a.stop = context.WithCancel(context.Background())
+	for _, r := range a.rails { // one after the other, since a peer may dial as soon as one listens
+		if cfg.Listen == "" {
+			continue
+		}
+		addr, err := r.listen(cfg.Listen)
+		if err != nil {
+			a.stop()
+			return nil, errors.Join(fmt.Errorf("open a transfer agent on %s: %w", r.dev.Name(), err), a.closeRails())
+		}
+		a.addrs = append(a.addrs, addr)
+	}
+	a.ended.Add(len(a.rails))
+	for _, r := range a.rails {
+		cfg.Go(func() { r.run(ctx) })
+	}
+	return a, nil
+}
+
+// newEpoch makes a number that no other agent at the same addresses has, now or later. The keys of
+// software devices are random; the time tells agents on other devices apart.
+func (a *Agent) newEpoch() uint64 {
+	h := fnv.New64a()
+	b := binary.BigEndian.AppendUint64(nil, uint64(time.Now().UnixNano()))
+	for _, r := range a.rails {
+		gid := r.rdma.GID().GID
+		b = binary.BigEndian.AppendUint32(append(b, gid[:]...), r.nonce)
+	}
+	_, _ = h.Write(b)
+	return max(h.Sum64(), 1)
+}
+
+// Addrs are the addresses at which other agents dial this one, by device.
+func (a *Agent) Addrs() []netip.AddrPort { return a.addrs }
+
+// Counters returns the present counters.
+func (a *Agent) Counters() Counters {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.counters
+}
+
+// Close ends all items that have not ended, with ErrClosed, all connections and all segments. It
+// returns when no device can touch the memory any more. Closing again does nothing.
+func (a *Agent) Close() error {
+	a.mu.Lock()
+	if a.closed {
+		a.mu.Unlock()
+		return nil
+	}
+	a.closed = true
+	a.endPeers(fmt.Errorf("%w: the agent", ErrClosed))
+	a.mu.Unlock()
+	a.stop()
+	a.ended.Wait()
+	err := a.closeRails()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, p := range slices.Clone(a.peers) {
+		p.end(a.alive())
+	}
+	for _, s := range a.segments {
+		err = errors.Join(err, s.release())
+	}
+	a.segments, a.names = nil, nil
+	return err
+}
+
+// endPeers ends all work that waits. The lock is held.
+func (a *Agent) endPeers(err error) {
+	for _, p := range a.peers {
+		p.endWork(err)
+	}
+}
+
+func (a *Agent) closeRails() (err error) {
+	for _, r := range a.rails {
+		err = errors.Join(err, r.close())
+	}
+	return err
+}
+
+// alive is why the agent can do nothing any more. The lock is held.
+func (a *Agent) alive() error {
+	switch {
+	case a.failed != nil:
+		return fmt.Errorf("%w: the agent has failed: %w", ErrClosed, a.failed)
+	case a.closed:
+		return fmt.Errorf("%w: the agent", ErrClosed)
+	}
+	return nil
+}
+
+// splitAddr checks the address of a peer.
+func splitAddr(addr string) error {
+	_, port, err := net.SplitHostPort(addr)
+	if err != nil || port == "" {
+		return fmt.Errorf("%w: dial the transfer agent at %q: the address has to be HOST:PORT", ErrInvalid, addr)
+	}
+	return nil
+}

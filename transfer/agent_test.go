@@ -1,0 +1,382 @@
+package transfer
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/device"
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/rdma"
+)
+
+const all = mmap.LocalReadWrite | mmap.RemoteRead | mmap.RemoteWrite | mmap.RemoteAtomic
+
+// testContext ends what hangs.
+func testContext(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// open opens an agent that listens, on n devices.
+func open(t testing.TB, n int, change ...func(c *Config)) *Agent {
+	cfg := Config{Listen: "127.0.0.1:0"}
+	for range n {
+		dev, err := device.Open("soft-lo")
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, dev.Close()) })
+		cfg.Devices = append(cfg.Devices, dev)
+	}
+	for _, f := range change {
+		f(&cfg)
+	}
+	a, err := Open(cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, a.Close()) })
+	return a
+}
+
+// register registers new memory.
+func register(t testing.TB, a *Agent, name string, size int) *Segment {
+	s, err := a.Register(name, make([]byte, size), all)
+	require.NoError(t, err)
+	return s
+}
+
+// dial returns a segment of b, as a sees it.
+func dial(t testing.TB, a, b *Agent, name string) *RemoteSegment {
+	p, err := a.Dial(testContext(t), b.Addrs()[0].String())
+	require.NoError(t, err)
+	s, err := p.Segment(testContext(t), name)
+	require.NoError(t, err)
+	return s
+}
+
+func submit(t testing.TB, a *Agent, b *Batch) *Handle {
+	h, err := a.Submit(b)
+	require.NoError(t, err)
+	return h
+}
+
+func fill(b []byte, seed int) {
+	for i := range b {
+		b[i] = byte(i*7 + i>>8 + seed)
+	}
+}
+
+// Items of all kinds do what they say, small ones and ones of many pieces, over one and several devices.
+func TestBatch(t *testing.T) {
+	for _, devices := range []int{1, 2} {
+		t.Run(fmt.Sprint(devices), func(t *testing.T) {
+			ctx := testContext(t)
+			near, far := open(t, devices), open(t, devices)
+			theirs := register(t, far, "blocks", 8<<20)
+			mine := register(t, near, "", 8<<20)
+			remote := dial(t, near, far, "blocks")
+			require.Equal(t, 8<<20, remote.Len())
+
+			var b Batch
+			fill(mine.Bytes(), 1)
+			b.Write(remote, 0, mine.Bytes()[:3<<20+17])
+			b.Write(remote, 4<<20, mine.Bytes()[4<<20:][:1])
+			h := submit(t, near, &b)
+			require.NoError(t, h.Wait(ctx))
+			require.Zero(t, b.Len())
+			items, n := h.Progress()
+			require.Equal(t, 2, items)
+			require.EqualValues(t, 3<<20+18, n)
+			require.True(t, bytes.Equal(mine.Bytes()[:3<<20+17], theirs.Bytes()[:3<<20+17]))
+			require.Equal(t, mine.Bytes()[4<<20], theirs.Bytes()[4<<20])
+			require.Zero(t, theirs.Bytes()[3<<20+17])
+
+			fill(theirs.Bytes()[:4<<20], 2)
+			counter := (*uint64)(unsafe.Pointer(&theirs.Bytes()[6<<20])) // other goroutines of this process change it
+			atomic.StoreUint64(counter, 40)
+			b.Read(remote, 100, mine.Bytes()[:2<<20])
+			b.FetchAdd(remote, 6<<20, 2)
+			h = submit(t, near, &b)
+			require.NoError(t, h.Wait(ctx))
+			require.True(t, bytes.Equal(theirs.Bytes()[100:][:2<<20], mine.Bytes()[:2<<20]))
+			require.EqualValues(t, 40, h.Original(1))
+			b.CompareSwap(remote, 6<<20, 42, 7)
+			h = submit(t, near, &b)
+			require.NoError(t, h.Wait(ctx))
+			require.EqualValues(t, 42, h.Original(0))
+			require.EqualValues(t, 7, atomic.LoadUint64(counter))
+			require.EqualValues(t, 5, near.Counters().Items)
+		})
+	}
+}
+
+// Many small items, to several peers, need no allocation each.
+func TestManySmallItems(t *testing.T) {
+	near := open(t, 1)
+	mine := register(t, near, "", 1<<20)
+	fill(mine.Bytes(), 3)
+	var remotes []*RemoteSegment
+	var theirs []*Segment
+	for range 3 {
+		far := open(t, 1)
+		theirs = append(theirs, register(t, far, "blocks", 1<<20))
+		remotes = append(remotes, dial(t, near, far, "blocks"))
+	}
+	const items = 10_000
+	var b Batch
+	round := func() {
+		b.Grow(items)
+		for i := range items {
+			at := i / 3 * 64
+			b.Write(remotes[i%3], at, mine.Bytes()[at:][:64])
+		}
+		h, err := near.Submit(&b)
+		if err == nil {
+			err = h.Wait(context.Background())
+		}
+		require.NoError(t, err)
+	}
+	round()
+	for _, s := range theirs {
+		n := items / 3 * 64
+		require.True(t, bytes.Equal(mine.Bytes()[:n], s.Bytes()[:n]))
+	}
+	if !raceEnabled {
+		require.Less(t, testing.AllocsPerRun(3, round), 500.0)
+	}
+}
+
+func TestLookUp(t *testing.T) {
+	ctx := testContext(t)
+	near, far := open(t, 1), open(t, 2)
+	const n = 300 // more than fit into a reply
+	var names []string
+	for i := range n {
+		names = append(names, fmt.Sprintf("segment %03d", i))
+	}
+	for i := range n {
+		register(t, far, names[(i*7)%n], 10+i)
+	}
+	register(t, far, "", 100)
+	p, err := near.Dial(ctx, far.Addrs()[0].String())
+	require.NoError(t, err)
+	segments, err := p.Segments(ctx)
+	require.NoError(t, err)
+	require.Len(t, segments, n)
+	for i, s := range segments {
+		require.Equal(t, names[i], s.Name())
+	}
+	one, err := p.Segment(ctx, names[5])
+	require.NoError(t, err)
+	require.Same(t, segments[5], one)
+	require.Equal(t, all&remotePermissions, one.Permissions())
+	_, err = p.Segment(ctx, "none")
+	require.ErrorIs(t, err, ErrNoSegment)
+	require.ErrorContains(t, err, `"none"`)
+
+	// Other memory by the same name is another segment.
+	far.mu.Lock()
+	i := slicesIndex(far.segments, names[5])
+	far.mu.Unlock()
+	require.NoError(t, i.Close())
+	register(t, far, names[5], 5)
+	two, err := p.Segment(ctx, names[5])
+	require.NoError(t, err)
+	require.Equal(t, 5, two.Len())
+	require.True(t, one.Stale())
+	var b Batch
+	b.FetchAdd(one, 0, 1)
+	_, err = near.Submit(&b)
+	require.ErrorIs(t, err, ErrStale)
+}
+
+func slicesIndex(segments []*Segment, name string) *Segment {
+	for _, s := range segments {
+		if s.name == name {
+			return s
+		}
+	}
+	return nil
+}
+
+// What cannot work is refused at once, and named.
+func TestRefused(t *testing.T) {
+	near, far := open(t, 1), open(t, 1)
+	readOnly, err := far.Register("read", make([]byte, 100), mmap.RemoteRead)
+	require.NoError(t, err)
+	mine := register(t, near, "mine", 1000)
+	remote := dial(t, near, far, readOnly.Name())
+	submitErr := func(add func(b *Batch)) error {
+		var b Batch
+		b.Read(remote, 0, mine.Bytes()[:10])
+		add(&b)
+		_, err := near.Submit(&b)
+		var item *ItemError
+		require.ErrorAs(t, err, &item)
+		require.Equal(t, 1, item.Item)
+		require.Equal(t, 2, b.Len())
+		return err
+	}
+	err = submitErr(func(b *Batch) { b.Write(remote, 3, mine.Bytes()[:10]) })
+	require.ErrorIs(t, err, ErrPermission)
+	require.EqualError(t, err, fmt.Sprintf(`submit a batch of 2 items: item 1: %v of 10 bytes at offset 3 of segment "read" of %s: permission missing: the segment allows RemoteRead, not RemoteWrite`, rdma.OpWrite, far.Addrs()[0]))
+	require.ErrorIs(t, submitErr(func(b *Batch) { b.FetchAdd(remote, 0, 1) }), ErrPermission)
+	require.ErrorIs(t, submitErr(func(b *Batch) { b.Read(remote, 91, mine.Bytes()[:10]) }), ErrRange)
+	require.ErrorIs(t, submitErr(func(b *Batch) { b.Read(remote, -1, mine.Bytes()[:10]) }), ErrRange)
+	require.ErrorIs(t, submitErr(func(b *Batch) { b.Read(remote, 0, nil) }), ErrRange)
+	require.ErrorIs(t, submitErr(func(b *Batch) { b.Read(remote, 0, make([]byte, 10)) }), ErrNotRegistered)
+	require.ErrorIs(t, submitErr(func(b *Batch) { b.Read(nil, 0, mine.Bytes()[:10]) }), ErrInvalid)
+
+	_, err = near.Register("mine", make([]byte, 10), all)
+	require.ErrorIs(t, err, ErrExists)
+	_, err = near.Register("other", mine.Bytes()[900:], all)
+	require.ErrorIs(t, err, ErrInvalid)
+	_, err = near.Register("other", make([]byte, 10), mmap.LocalReadWrite)
+	require.ErrorIs(t, err, ErrPermission)
+	_, err = near.Dial(testContext(t), "127.0.0.1")
+	require.ErrorIs(t, err, ErrInvalid)
+	_, err = Open(Config{})
+	require.ErrorIs(t, err, ErrInvalid)
+
+	p := remote.Peer()
+	p.Close()
+	p.Close()
+	var b Batch
+	b.Read(remote, 0, mine.Bytes()[:10])
+	_, err = near.Submit(&b)
+	require.ErrorIs(t, err, ErrClosed)
+	_, err = p.Segment(testContext(t), "read")
+	require.ErrorIs(t, err, ErrClosed)
+}
+
+// An item that the peer refuses fails by itself; the others of the batch are done over another connection.
+func TestItemRefusedByThePeer(t *testing.T) {
+	ctx := testContext(t)
+	near, far := open(t, 1), open(t, 1)
+	good, bad := register(t, far, "good", 1<<20), register(t, far, "bad", 100)
+	mine := register(t, near, "", 1<<20)
+	fill(mine.Bytes(), 1)
+	remote := dial(t, near, far, "good")
+	gone, err := remote.Peer().Segment(ctx, "bad")
+	require.NoError(t, err)
+	require.NoError(t, bad.Close())
+	var b Batch
+	for i := range 100 {
+		if i == 50 {
+			b.Write(gone, 0, mine.Bytes()[:100])
+		}
+		b.Write(remote, i*100, mine.Bytes()[i*100:][:100])
+	}
+	h := submit(t, near, &b)
+	err = h.Wait(ctx)
+	require.ErrorIs(t, err, rdma.ErrRemoteAccess)
+	require.ErrorContains(t, err, "1 of 101 items failed; the first is item 50: ")
+	require.ErrorIs(t, h.Item(50), rdma.ErrRemoteAccess)
+	require.NoError(t, h.Item(51))
+	require.Equal(t, mine.Bytes()[:10_000], good.Bytes()[:10_000])
+}
+
+// Without a peer, items fail with the reason.
+func TestNobodyThere(t *testing.T) {
+	near := open(t, 1, func(c *Config) { c.DialTimeout = 500 * time.Millisecond })
+	_, err := near.Dial(testContext(t), "127.0.0.1:9")
+	require.Error(t, err)
+	require.ErrorContains(t, err, "127.0.0.1:9")
+
+	far := open(t, 1)
+	register(t, far, "blocks", 100)
+	mine := register(t, near, "", 100)
+	remote := dial(t, near, far, "blocks")
+	require.NoError(t, far.Close())
+	var b Batch
+	b.Read(remote, 0, mine.Bytes())
+	require.Error(t, submit(t, near, &b).Wait(testContext(t)))
+	require.NoError(t, mine.Close())
+}
+
+// A peer that was opened again has another epoch.
+func TestStale(t *testing.T) {
+	ctx := testContext(t)
+	near, far := open(t, 1), open(t, 1)
+	register(t, far, "blocks", 100)
+	mine := register(t, near, "", 100)
+	remote := dial(t, near, far, "blocks")
+	addr := far.Addrs()[0].String()
+	require.NoError(t, far.Close())
+	again := open(t, 1, func(c *Config) { c.Listen = addr })
+	register(t, again, "blocks", 100)
+	var b Batch
+	b.Read(remote, 0, mine.Bytes())
+	err := submit(t, near, &b).Wait(ctx)
+	require.ErrorIs(t, err, ErrStale)
+	require.True(t, remote.Stale())
+	remote, err = remote.Peer().Segment(ctx, "blocks")
+	require.NoError(t, err)
+	b.Read(remote, 0, mine.Bytes())
+	require.NoError(t, submit(t, near, &b).Wait(ctx))
+}
+
+// Closing an agent, canceling, and closing a peer end all items.
+func TestEnds(t *testing.T) {
+	for name, end := range map[string]struct {
+		f   func(h *Handle, p *Peer, a *Agent)
+		err error
+	}{
+		"agent":  {func(_ *Handle, _ *Peer, a *Agent) { _ = a.Close() }, ErrClosed},
+		"peer":   {func(_ *Handle, p *Peer, _ *Agent) { p.Close() }, ErrClosed},
+		"cancel": {func(h *Handle, _ *Peer, _ *Agent) { h.Cancel(); h.Cancel() }, ErrCanceled},
+	} {
+		t.Run(name, func(t *testing.T) {
+			near, far := open(t, 1), open(t, 1)
+			register(t, far, "blocks", 16<<20)
+			mine := register(t, near, "", 16<<20)
+			remote := dial(t, near, far, "blocks")
+			var b Batch
+			for range 100 {
+				b.Read(remote, 0, mine.Bytes())
+			}
+			h := submit(t, near, &b)
+			require.ErrorIs(t, h.Err(), ErrPending)
+			require.ErrorIs(t, mine.Close(), ErrInUse)
+			end.f(h, remote.Peer(), near)
+			require.ErrorIs(t, h.Wait(testContext(t)), end.err)
+			if name != "agent" {
+				require.NoError(t, mine.Close())
+			}
+		})
+	}
+}
+
+// Urgent work goes before what waits, and of two peers each gets its turn.
+func TestOrder(t *testing.T) {
+	ctx := testContext(t)
+	near := open(t, 1, func(c *Config) { c.Depth = 1 })
+	mine := register(t, near, "", 1<<20)
+	var remotes []*RemoteSegment
+	for range 2 {
+		far := open(t, 1)
+		register(t, far, "blocks", 1<<20)
+		remotes = append(remotes, dial(t, near, far, "blocks"))
+	}
+	var b Batch
+	for range 2000 {
+		b.Read(remotes[0], 0, mine.Bytes()[:64<<10])
+	}
+	long := submit(t, near, &b)
+	b.Priority = Urgent
+	b.Read(remotes[0], 0, mine.Bytes()[:1])
+	urgent := submit(t, near, &b)
+	b.Priority = Normal
+	b.Read(remotes[1], 0, mine.Bytes()[:1])
+	other := submit(t, near, &b)
+	require.NoError(t, urgent.Wait(ctx))
+	require.NoError(t, other.Wait(ctx))
+	items, _ := long.Progress()
+	require.Less(t, items, 2000)
+	require.NoError(t, long.Wait(ctx))
+}

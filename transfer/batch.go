@@ -1,0 +1,378 @@
+package transfer
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/rdma"
+)
+
+// Priority says which batches go first while queues are full.
+type Priority int
+
+// The priorities. Batches of a lower one wait as long as there is work of a higher one for peers that
+// can take it.
+const (
+	Background Priority = iota - 1
+	Normal
+	Urgent
+	levels = 3
+)
+
+// level is 0 for what goes first.
+func (p Priority) level() int { return int(Urgent - p) }
+
+// Batch is a list of items: reads, writes and atomics on the memory of peers. The zero value is ready for
+// use, and Submit empties it. Items have numbers, from 0, in the order of the calls that add them. A Batch
+// belongs to one goroutine at a time.
+type Batch struct {
+	Priority Priority
+	items    []item
+}
+
+// item is an operation. The agent's mutex guards all from next on.
+type item struct {
+	op        rdma.Operation
+	remote    *RemoteSegment
+	offset    int    // in remote
+	slice     []byte // here; nil for atomics
+	local     *Segment
+	localAt   int // offset of slice in local
+	arg, swap uint64
+
+	next     int32 // item of the same run; -1: none
+	pieces   int32 // cut and not ended
+	cut      int   // bytes that are in pieces
+	ended    bool
+	original uint64
+	err      error
+}
+
+func (it *item) length() int {
+	if it.atomic() {
+		return 8
+	}
+	return len(it.slice)
+}
+
+func (it *item) atomic() bool { return it.op == rdma.OpFetchAdd || it.op == rdma.OpCompareSwap }
+
+// Read adds an item that fills a slice of registered memory from a segment of a peer.
+func (b *Batch) Read(from *RemoteSegment, offset int, into []byte) {
+	b.items = append(b.items, item{op: rdma.OpRead, remote: from, offset: offset, slice: into})
+}
+
+// Write adds an item that writes a slice of registered memory to a segment of a peer.
+func (b *Batch) Write(to *RemoteSegment, offset int, from []byte) {
+	b.items = append(b.items, item{op: rdma.OpWrite, remote: to, offset: offset, slice: from})
+}
+
+// FetchAdd adds an item that adds to 8 bytes of a peer, in its byte order, at an address that is a
+// multiple of 8. [Handle.Original] has the value before.
+func (b *Batch) FetchAdd(at *RemoteSegment, offset int, add uint64) {
+	b.items = append(b.items, item{op: rdma.OpFetchAdd, remote: at, offset: offset, arg: add})
+}
+
+// CompareSwap adds an item that stores swap in 8 bytes of a peer, as FetchAdd does, if they hold compare.
+func (b *Batch) CompareSwap(at *RemoteSegment, offset int, compare, swap uint64) {
+	b.items = append(b.items, item{op: rdma.OpCompareSwap, remote: at, offset: offset, arg: compare, swap: swap})
+}
+
+// Len is the number of items.
+func (b *Batch) Len() int { return len(b.items) }
+
+// Grow makes room for n more items.
+func (b *Batch) Grow(n int) { b.items = slices.Grow(b.items, n) }
+
+// run is the items of one batch to one peer that have not ended.
+type run struct {
+	h      *Handle
+	peer   *Peer
+	level  int
+	first  int32  // the first item that is not all in pieces; -1: none
+	last   int32  // while the run is made
+	again  *piece // to be repeated
+	queued bool
+}
+
+// Handle is a batch that was submitted.
+type Handle struct {
+	agent *Agent
+	items []item
+	runs  []*run
+	done  chan struct{}
+
+	// Guarded by the agent's mutex.
+	left     int // items that have not ended
+	bytes    int64
+	failed   int
+	canceled bool
+}
+
+// Submit begins a batch, and empties it. It does not wait, also if no connection exists. If it fails, it has
+// begun nothing, and the batch is as before: an *ItemError matches ErrInvalid for memory of another agent's
+// peer, ErrRange, ErrPermission, ErrNotRegistered, ErrStale or ErrClosed. Submit allocates nothing for each
+// item.
+func (a *Agent) Submit(b *Batch) (*Handle, error) {
+	if b.Priority < Background || b.Priority > Urgent {
+		return nil, fmt.Errorf("%w: submit a batch with priority %d", ErrInvalid, b.Priority)
+	}
+	h := &Handle{agent: a, items: b.items, left: len(b.items), done: make(chan struct{})}
+	a.mu.Lock()
+	err := a.alive()
+	for i := 0; i < len(h.items) && err == nil; i++ {
+		if e := a.check(&h.items[i]); e != nil {
+			err = h.itemError(i, e)
+		}
+	}
+	if err != nil {
+		a.mu.Unlock()
+		return nil, fmt.Errorf("submit a batch of %d items: %w", len(h.items), err)
+	}
+	b.items = nil
+	for i := range h.items {
+		h.add(int32(i), b.Priority.level())
+	}
+	if h.left == 0 {
+		close(h.done)
+	}
+	for _, u := range h.runs {
+		u.peer.filling = nil
+		u.peer.enqueue(u)
+		u.peer.connect()
+	}
+	a.mu.Unlock()
+	a.kick()
+	return h, nil
+}
+
+// check checks an item, and finds its slice. The lock is held.
+func (a *Agent) check(it *item) (err error) {
+	s := it.remote
+	switch {
+	case s == nil || s.peer.agent != a:
+		return fmt.Errorf("%w: not a segment of a peer of this agent", ErrInvalid)
+	case s.peer.closed != nil:
+		return s.peer.closed
+	case s.stale && a.cfg.planted != "epoch":
+		return ErrStale
+	case it.length() == 0 || it.offset < 0 || it.offset > s.size-it.length():
+		return fmt.Errorf("%w: the segment has %d bytes", ErrRange, s.size)
+	case it.atomic():
+		return s.allows(mmap.RemoteAtomic)
+	}
+	need := mmap.RemoteRead
+	if it.op == rdma.OpWrite {
+		need = mmap.RemoteWrite
+	}
+	if err = s.allows(need); err == nil {
+		it.local, it.localAt, err = a.find(it.slice)
+	}
+	if err == nil && it.op == rdma.OpRead && !it.local.perm.Has(mmap.LocalReadWrite) {
+		return fmt.Errorf("%w: the segment here needs LocalReadWrite", ErrPermission)
+	}
+	return err
+}
+
+// add puts an item that was checked into the run of its peer.
+func (h *Handle) add(i int32, level int) {
+	it := &h.items[i]
+	it.remote.inUse++
+	if it.local != nil {
+		it.local.inUse++
+	}
+	it.next, it.pieces, it.cut, it.ended, it.err = -1, 0, 0, false, nil
+	p := it.remote.peer
+	u := p.filling // of this batch, or of an earlier one
+	if u == nil || u.h != h {
+		u = &run{h: h, peer: p, level: level, first: i}
+		p.filling = u
+		h.runs = append(h.runs, u)
+	} else {
+		h.items[u.last].next = i
+	}
+	u.last = i
+}
+
+// Done is closed when all items have ended.
+func (h *Handle) Done() <-chan struct{} { return h.done }
+
+// Wait waits until all items have ended, and returns Err; or until ctx ends, with its cause: then the items go
+// on, and their memory is still in use. Cancel ends them.
+func (h *Handle) Wait(ctx context.Context) error {
+	select {
+	case <-h.done:
+		return h.Err()
+	case <-ctx.Done():
+		return fmt.Errorf("wait for a batch of %d items, which goes on: %w", len(h.items), context.Cause(ctx))
+	}
+}
+
+// Err is nil if all items have succeeded. Otherwise it says how many failed, and matches the *ItemError of the
+// first. Before the end it is ErrPending.
+func (h *Handle) Err() error {
+	select {
+	case <-h.done:
+	default:
+		return ErrPending
+	}
+	if h.failed == 0 {
+		return nil
+	}
+	i := slices.IndexFunc(h.items, func(it item) bool { return it.err != nil })
+	return fmt.Errorf("%d of %d items failed; the first is %w", h.failed, len(h.items), h.itemError(i, h.items[i].err))
+}
+
+// Len is the number of items.
+func (h *Handle) Len() int { return len(h.items) }
+
+// Progress is how many items have ended, and how many bytes the items have moved that succeeded.
+func (h *Handle) Progress() (items int, bytes int64) {
+	h.agent.mu.Lock()
+	defer h.agent.mu.Unlock()
+	return len(h.items) - h.left, h.bytes
+}
+
+// Item is how an item ended: nil if it succeeded, or an *ItemError; before its end, the error matches ErrPending.
+func (h *Handle) Item(i int) error {
+	h.agent.mu.Lock()
+	defer h.agent.mu.Unlock()
+	switch it := &h.items[i]; {
+	case !it.ended:
+		return h.itemError(i, ErrPending)
+	case it.err != nil:
+		return h.itemError(i, it.err)
+	}
+	return nil
+}
+
+// Original is the value of the peer's memory before an atomic that has succeeded.
+func (h *Handle) Original(i int) uint64 {
+	h.agent.mu.Lock()
+	defer h.agent.mu.Unlock()
+	return h.items[i].original
+}
+
+// Cancel ends the items that no device has, with ErrCanceled. The others end as soon as no device can touch
+// their memory any more: see Done. Canceling again, or a batch that has ended, does nothing.
+func (h *Handle) Cancel() {
+	a := h.agent
+	a.mu.Lock()
+	h.cancel(ErrCanceled)
+	if a.cfg.planted == "cancel" {
+		for i := range h.items {
+			h.end(&h.items[i], ErrCanceled)
+		}
+	}
+	a.mu.Unlock()
+}
+
+func (h *Handle) cancel(err error) {
+	h.canceled = true
+	for _, u := range h.runs {
+		u.drop(err)
+	}
+}
+
+// drop ends the items of a run of which no device has anything; of the others, what is not cut is not sent. The
+// lock is held.
+func (u *run) drop(err error) {
+	a := u.h.agent
+	for pc := u.again; pc != nil; {
+		next := pc.next
+		a.pieceEnded(pc, err)
+		pc = next
+	}
+	u.again = nil
+	for u.first >= 0 {
+		it := &u.h.items[u.first]
+		u.first = it.next
+		if it.cut < it.length() {
+			it.cut = it.length()
+			it.fail(err)
+		}
+		if it.pieces == 0 {
+			u.h.end(it, nil)
+		}
+	}
+}
+
+func (it *item) fail(err error) {
+	if it.err == nil {
+		it.err = err
+	}
+}
+
+// end ends an item of which no device has anything. The lock is held.
+func (h *Handle) end(it *item, err error) {
+	if it.ended {
+		return
+	}
+	if err != nil {
+		it.fail(err)
+	}
+	it.ended = true
+	c := &h.agent.counters
+	c.Items++
+	if it.err != nil {
+		h.failed++
+		c.Failed++
+	} else {
+		h.bytes += int64(it.length())
+		c.Bytes += uint64(it.length())
+	}
+	if it.local != nil {
+		it.local.inUse--
+	}
+	it.remote.inUse--
+	it.remote.settle()
+	if h.left--; h.left == 0 {
+		h.runs = nil
+		close(h.done)
+	}
+}
+
+func (h *Handle) itemError(i int, err error) error {
+	it := &h.items[i]
+	e := &ItemError{Item: i, Op: it.op, Offset: it.offset, Length: it.length(), Err: err}
+	if it.remote != nil {
+		e.Peer, e.Segment = it.remote.peer.addr, it.remote.name
+	}
+	return e
+}
+
+// piece is a part of an item that one request moves.
+type piece struct {
+	run    *run
+	item   *item
+	offset int // in the item
+	length int
+	remote *mmap.Map // the peer's memory, as the device of link reaches it
+	link   *link
+	next   *piece
+}
+
+func (a *Agent) newPiece() *piece {
+	pc := a.spare
+	if pc == nil {
+		return &piece{}
+	}
+	a.spare, pc.next = pc.next, nil
+	return pc
+}
+
+// pieceEnded notes that no device has the piece any more, nor will have it. The lock is held.
+func (a *Agent) pieceEnded(pc *piece, err error) {
+	it, h := pc.item, pc.run.h
+	*pc = piece{next: a.spare}
+	a.spare = pc
+	if err != nil {
+		it.fail(err)
+		it.cut = it.length() // the rest is not begun
+	}
+	if it.pieces--; it.pieces == 0 && it.cut == it.length() {
+		h.end(it, nil)
+	}
+}

@@ -1,0 +1,46 @@
+// Package transfer moves data between the memories of many hosts, in batches of reads, writes
+// and atomics: blocks of a KV cache, tensors, pages of a store. An [Agent] publishes memory by
+// name, connects to other agents by address, and looks up what they publish.
+//
+//	agent, err := transfer.Open(transfer.Config{Devices: []verbs.Device{dev}, Listen: ":7600"})
+//	blocks, err := agent.Register("blocks", memory, mmap.LocalReadWrite|mmap.RemoteRead)
+//	peer, err := agent.Dial(ctx, "192.0.2.7:7600")
+//	theirs, err := peer.Segment(ctx, "blocks")
+//
+//	var b transfer.Batch
+//	for _, n := range wanted {
+//		b.Read(theirs, n*size, memory[n*size:][:size])
+//	}
+//	h, err := agent.Submit(&b)
+//	err = h.Wait(ctx)
+//
+// # Batches
+//
+// Items of a batch run in any order, at the same time, to any number of peers. What does not fit
+// into the queues of the devices waits: batches of higher [Priority] first, peers in turn, and the
+// batches to one peer in the order of Submit. An item that is larger than Config.Piece travels in
+// pieces, over all devices that reach the peer. An item that fails does not end the others.
+//
+// From Submit to the end of the [Handle], no byte of the items may be touched here, and what they write
+// may not be relied on at the peer. Then no device here touches the memory any more, also after
+// [Handle.Cancel].
+//
+// # Failures
+//
+// Connections are made when they are needed. When one ends, its reads and writes are repeated, on
+// the next connection to the peer or through another device; a write only when the peer has confirmed
+// that the old connection can no longer write. An atomic that the device had fails with [ErrUnknown].
+// Items fail when no connection can be made within Config.DialTimeout.
+//
+// An agent has an epoch, which changes when it is opened again. A [RemoteSegment] of an earlier epoch
+// is not used: its items fail with [ErrStale].
+//
+// # Trust
+//
+// Who can dial an agent gets the keys to what it publishes. Nothing is encrypted.
+//
+// # Goroutines
+//
+// All functions are for any goroutine, but a Batch is for one at a time. Each device has an engine
+// (package pe) on a goroutine of the agent.
+package transfer

@@ -1,0 +1,61 @@
+package transfer
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/rdma"
+)
+
+// Errors of this package, matched with errors.Is. Those of packages rdma and mmap, and of the
+// device, come through wrapped.
+var (
+	// ErrInvalid: an argument has a value that can never be right.
+	ErrInvalid = mmap.ErrInvalid
+	// ErrRange: an item leaves its segment, or a setting its limits.
+	ErrRange = mmap.ErrRange
+	// ErrPermission: the segment does not allow it.
+	ErrPermission = mmap.ErrPermission
+	// ErrInUse: items that have not ended use the segment.
+	ErrInUse = mmap.ErrInUse
+	// ErrClosed: the agent, the peer or the segment has been closed.
+	ErrClosed = mmap.ErrClosed
+	// ErrNotRegistered: the slice of an item is not in memory that the agent has registered.
+	ErrNotRegistered = mmap.ErrNotRegistered
+	// ErrNoSegment: the peer publishes no segment of that name.
+	ErrNoSegment = errors.New("no such segment")
+	// ErrExists: the agent has published a segment of that name.
+	ErrExists = mmap.ErrExists
+	// ErrStale: the peer's agent was opened again since the segment was looked up, or the peer
+	// publishes other memory by that name now. Look the segment up again.
+	ErrStale = errors.New("segment is of the past")
+	// ErrUnknown: the connection ended while the device had the item. Perhaps it has taken
+	// effect; and if it is a write, it may still until the peer's end of the connection has ended.
+	ErrUnknown = errors.New("outcome is not known")
+	// ErrCanceled: Handle.Cancel ended the item before it was done.
+	ErrCanceled = errors.New("canceled")
+	// ErrPending: the item has not ended.
+	ErrPending = errors.New("item has not ended")
+	// ErrProtocol: what answers is not an agent of this protocol, or breaks its rules.
+	ErrProtocol = errors.New("not the protocol of transfer agents")
+)
+
+// ItemError is the error of one item of a batch.
+type ItemError struct {
+	Item    int            // its number in the batch, from 0
+	Op      rdma.Operation // what it does
+	Peer    string         // the address that was dialled
+	Segment string         // of the peer
+	Offset  int            // in the segment
+	Length  int            // bytes
+	Err     error
+}
+
+// Error names the item and what it was to do.
+func (e *ItemError) Error() string {
+	return fmt.Sprintf("item %d: %v of %d bytes at offset %d of segment %q of %s: %v", e.Item, e.Op, e.Length, e.Offset, e.Segment, e.Peer, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *ItemError) Unwrap() error { return e.Err }

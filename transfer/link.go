@@ -1,0 +1,267 @@
+package transfer
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+type linkState int
+
+const (
+	linkDown   linkState = iota
+	linkQueued           // the engine's goroutine will dial
+	linkDialing
+	linkReady
+	linkClosing
+)
+
+const (
+	maxFailures = 5                // in a row, of connections over which no piece got done
+	retryAfter  = 10 * time.Second // where another device reaches the peer
+	windowBytes = 4 << 20          // at a device for one peer, if more than one piece
+)
+
+// link is a peer as one device of the agent reaches it: by one connection at a time. The agent's mutex guards
+// it.
+type link struct {
+	peer     *Peer
+	rail     *rail
+	state    linkState
+	conn     *rdma.Connection
+	epoch    uint64 // of whom the connection has reached
+	device   int    // of the peer
+	devices  int    // that the peer has
+	attempt  int
+	inFlight int // pieces
+	bytes    int
+	active   [levels]bool // in the queue of the rail
+	failures int          // since a piece got done
+	retryAt  time.Time
+	err      error // why the connection failed
+	// fenced are writes that the device had when the connection ended. Packets of them may still be on their
+	// way. The peer accepts the next connection when it has ended the old one: then they can be repeated.
+	fenced *piece
+}
+
+// room reports whether the device takes another piece. Peers that do not answer hold what was posted to them:
+// so each gets less while the device has many.
+func (l *link) room() bool {
+	depth := l.rail.agent.cfg.Depth
+	if l.rail.inFlight > poolSize/2 {
+		depth = min(depth, 2)
+	}
+	return l.inFlight < depth && (l.inFlight == 0 || l.bytes < windowBytes)
+}
+
+// activate puts the link into the queue of its rail if it can take work.
+func (l *link) activate(level int) {
+	if l.state == linkReady && !l.active[level] && l.peer.work[level].len() > 0 && l.room() {
+		l.active[level] = true
+		l.rail.active[level].push(l)
+		l.rail.pending = true
+	}
+}
+
+func (l *link) dial() {
+	if l.state == linkDown {
+		l.state = linkQueued
+		l.rail.dials = append(l.rail.dials, l)
+		l.rail.pending = true
+	}
+}
+
+func (l *link) close() {
+	if l.state == linkDialing || l.state == linkReady {
+		l.state = linkClosing
+		l.rail.closes = append(l.rail.closes, l)
+		l.rail.pending = true
+	}
+}
+
+// target is the address to dial: the one that the program gave, until the peer has told those of all of its
+// devices.
+func (l *link) target() string {
+	if n := len(l.peer.others); n > 1 {
+		return l.peer.others[(l.rail.index+l.attempt)%n].String()
+	}
+	return l.peer.addr
+}
+
+// changed follows the connection.
+func (l *link) changed(conn *rdma.Connection, state rdma.ConnectionState, err error) {
+	a := l.peer.agent
+	a.mu.Lock()
+	defer a.kick()
+	defer a.mu.Unlock()
+	if conn != l.conn {
+		return
+	}
+	switch state {
+	case rdma.Ready:
+		acc, err := decodeAcceptance(conn.AcceptData())
+		if err != nil {
+			a.counters.Refused++
+			l.err, l.failures = err, maxFailures
+			l.close()
+			return
+		}
+		if l.state != linkDialing {
+			return
+		}
+		l.state, l.devices, l.err = linkReady, len(acc.addrs), nil
+		a.cfg.Log.Debug().Stringer("connection", conn).Str("peer", l.peer.addr).Msg("connected")
+		l.peer.reached(l, acc)
+		l.releaseFenced()
+		l.peer.tell()
+		l.peer.connect()
+		for level := range levels {
+			l.activate(level)
+		}
+	case rdma.Failed:
+		l.err = err
+		a.counters.Lost++
+		a.cfg.Log.Debug().Stringer("connection", conn).Str("peer", l.peer.addr).Err(err).Msg("lost")
+		if l.state == linkDialing {
+			l.attempt++
+			l.failures = maxFailures
+		}
+		l.state = linkClosing
+		_ = conn.Close() // this is the engine's goroutine
+	case rdma.Closed:
+		if l.state == linkReady {
+			l.err = err // by the peer
+		}
+		l.down(l.err)
+	}
+}
+
+// down notes the end of the connection, of which the device has nothing any more.
+func (l *link) down(err error) {
+	if err == nil {
+		err = rdma.ErrPeerClosed
+	}
+	l.state, l.conn = linkDown, nil
+	l.failures++
+	l.retryAt = time.Now().Add(retryAfter)
+	l.peer.lost(l, err)
+}
+
+// take takes the next piece of work of a level for the link, or none.
+func (l *link) take(level int) *piece {
+	a, w := l.peer.agent, &l.peer.work[level]
+	for u := w.front(); u != nil; u = w.front() {
+		if pc := u.again; pc != nil {
+			u.again, pc.next = pc.next, nil
+			if err := l.prepare(pc); err == nil {
+				return pc
+			} else {
+				a.pieceEnded(pc, err)
+			}
+			continue
+		}
+		if u.first < 0 {
+			w.pop()
+			u.queued = false
+			continue
+		}
+		it := &u.h.items[u.first]
+		if it.cut < it.length() {
+			pc := a.newPiece()
+			pc.run, pc.item, pc.offset = u, it, it.cut
+			pc.length = min(it.length()-it.cut, a.cfg.Piece)
+			it.pieces++
+			it.cut += pc.length
+			if it.cut == it.length() {
+				u.first = it.next
+			}
+			if err := l.prepare(pc); err == nil {
+				return pc
+			} else {
+				a.pieceEnded(pc, err)
+			}
+			continue
+		}
+		u.first = it.next
+	}
+	return nil
+}
+
+// prepare finds the peer's memory for a piece.
+func (l *link) prepare(pc *piece) (err error) {
+	if pc.item.remote.epoch != l.epoch && l.peer.agent.cfg.planted != "epoch" {
+		return ErrStale
+	}
+	pc.link = l
+	pc.remote, err = pc.item.remote.through(l)
+	return err
+}
+
+// ended takes a piece back from the device.
+func (l *link) ended(pc *piece, original uint64, err error) {
+	a, h, it := l.peer.agent, pc.run.h, pc.item
+	l.inFlight--
+	l.bytes -= pc.length
+	l.rail.inFlight--
+	dead := errors.Join(a.alive(), l.peer.closed)
+	switch {
+	case err == nil:
+		l.failures = 0
+		it.original = original
+		a.pieceEnded(pc, nil)
+	case !repeatable(err):
+		a.pieceEnded(pc, err)
+	case it.atomic():
+		a.pieceEnded(pc, fmt.Errorf("%w: %w", ErrUnknown, err))
+	case dead != nil:
+		a.pieceEnded(pc, dead)
+	case it.op == rdma.OpWrite:
+		pc.next, l.fenced = l.fenced, pc
+	case h.canceled:
+		a.pieceEnded(pc, ErrCanceled)
+	default:
+		pc.repeat()
+	}
+	for level := range levels {
+		l.activate(level)
+	}
+}
+
+// repeatable reports whether a piece failed because its connection ended, and not by itself.
+func repeatable(err error) bool {
+	var e *rdma.TaskError
+	if !errors.As(err, &e) {
+		return errors.Is(err, rdma.ErrNotReady)
+	}
+	return e.Status == verbs.StatusFlushed || errors.Is(err, rdma.ErrRetryExceeded) || errors.Is(err, rdma.ErrRNRRetryExceeded)
+}
+
+// repeat puts a piece back into the work for its peer.
+func (pc *piece) repeat() {
+	u := pc.run
+	u.peer.agent.counters.Repeated++
+	pc.next, u.again = u.again, pc
+	u.peer.enqueue(u)
+}
+
+// releaseFenced lets the writes of the earlier connection go on, which has ended at both ends.
+func (l *link) releaseFenced() {
+	for pc := l.fenced; pc != nil; pc = l.fenced {
+		l.fenced, pc.next = pc.next, nil
+		if pc.run.h.canceled {
+			l.peer.agent.pieceEnded(pc, ErrCanceled)
+		} else {
+			pc.repeat()
+		}
+	}
+}
+
+func (l *link) endFenced(err error) {
+	for pc := l.fenced; pc != nil; pc = l.fenced {
+		l.fenced = pc.next
+		l.peer.agent.pieceEnded(pc, err)
+	}
+}

@@ -1,0 +1,127 @@
+package transfer
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"unsafe"
+
+	"github.com/verbena-rdma/verbena/mmap"
+)
+
+// Segment is memory of this program that items and, if it is published, other agents use.
+type Segment struct {
+	agent *Agent
+	name  string
+	mem   []byte
+	perm  mmap.Permission
+	first uintptr // its address in this program
+	maps  []*mmap.Map
+	desc  *description
+	inUse int // items that have not ended
+}
+
+// Register registers memory with all devices of the agent, and publishes it by the name, which has up
+// to 255 bytes; without a name it is for items only. The memory is pinned, and stays the caller's. Its
+// permissions say what the devices may do: items that read into it need mmap.LocalReadWrite, and peers
+// mmap.RemoteRead, RemoteWrite or RemoteAtomic. Without these it cannot be published.
+//
+// The errors match ErrExists, ErrInvalid if a byte belongs to another segment, ErrPermission, ErrClosed,
+// and those of mmap.Register.
+func (a *Agent) Register(name string, mem []byte, perm mmap.Permission) (*Segment, error) {
+	fail := func(err error) (*Segment, error) {
+		return nil, fmt.Errorf("register %d bytes as segment %q: %w", len(mem), name, err)
+	}
+	switch {
+	case len(name) > maxName:
+		return fail(fmt.Errorf("%w: the name has more than %d bytes", ErrRange, maxName))
+	case len(mem) == 0:
+		return fail(fmt.Errorf("%w: no memory", ErrRange))
+	case name != "" && perm&remotePermissions == 0:
+		return fail(fmt.Errorf("%w: no peer could use it; give it a permission such as mmap.RemoteRead", ErrPermission))
+	}
+	s := &Segment{agent: a, name: name, mem: mem, perm: perm, first: uintptr(unsafe.Pointer(unsafe.SliceData(mem)))}
+	s.desc = &description{name: name, size: uint64(len(mem)), perm: perm & remotePermissions}
+	for _, r := range a.rails {
+		m, err := mmap.Register(r.dev, mem, perm)
+		if err != nil {
+			return fail(errors.Join(err, s.release()))
+		}
+		s.maps = append(s.maps, m)
+		k := key{addr: m.Addr()}
+		if name != "" {
+			if k.rkey, err = m.ExportKey(r.rdma.PD()); err != nil {
+				return fail(errors.Join(err, s.release()))
+			}
+		}
+		s.desc.keys = append(s.desc.keys, k)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	err := a.alive()
+	at, _ := slices.BinarySearchFunc(a.segments, s, byAddress)
+	under, exists := slices.BinarySearchFunc(a.names, s.desc, byName)
+	switch {
+	case err != nil:
+	case exists && name != "":
+		err = ErrExists
+	case at > 0 && a.segments[at-1].end() > s.first, at < len(a.segments) && a.segments[at].first < s.end():
+		err = fmt.Errorf("%w: a part of the memory belongs to another segment", ErrInvalid)
+	}
+	if err != nil {
+		return fail(errors.Join(err, s.release()))
+	}
+	a.segments = slices.Insert(a.segments, at, s)
+	if name != "" {
+		a.names = slices.Insert(a.names, under, s.desc)
+	}
+	return s, nil
+}
+
+func byAddress(s, t *Segment) int  { return cmp.Compare(s.first, t.first) }
+func byName(d, e *description) int { return cmp.Compare(d.name, e.name) }
+
+func (s *Segment) end() uintptr { return s.first + uintptr(len(s.mem)) }
+
+// Name is the name by which it is published.
+func (s *Segment) Name() string { return s.name }
+
+// Bytes is the memory.
+func (s *Segment) Bytes() []byte { return s.mem }
+
+// Close takes the memory back: when it has returned, no peer and no device can touch it. A peer that
+// tries fails, with its connection. Close fails with ErrInUse while items use the memory. Closing again
+// does nothing.
+func (s *Segment) Close() error {
+	a := s.agent
+	a.mu.Lock()
+	if s.inUse > 0 {
+		defer a.mu.Unlock()
+		return fmt.Errorf("close segment %q: %w by %d items", s.name, ErrInUse, s.inUse)
+	}
+	a.segments = slices.DeleteFunc(a.segments, func(t *Segment) bool { return t == s })
+	a.names = slices.DeleteFunc(a.names, func(d *description) bool { return d == s.desc })
+	a.mu.Unlock()
+	return s.release()
+}
+
+func (s *Segment) release() (err error) {
+	for _, m := range s.maps {
+		err = errors.Join(err, m.Close())
+	}
+	return err
+}
+
+// find returns the segment that a slice is part of, and where it begins there. The lock is held.
+func (a *Agent) find(slice []byte) (*Segment, int, error) {
+	first := uintptr(unsafe.Pointer(unsafe.SliceData(slice)))
+	at, exact := slices.BinarySearchFunc(a.segments, first, func(s *Segment, first uintptr) int { return cmp.Compare(s.first, first) })
+	if !exact {
+		at--
+	}
+	if at < 0 || first+uintptr(len(slice)) > a.segments[at].end() {
+		return nil, 0, fmt.Errorf("%w: the slice of %d bytes here; call Register first", ErrNotRegistered, len(slice))
+	}
+	return a.segments[at], int(first - a.segments[at].first), nil
+}
