@@ -2,6 +2,7 @@ package transfer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -28,8 +29,10 @@ func (p Priority) level() int { return int(Urgent - p) }
 // use, and Submit empties it. Items have numbers, from 0, in the order of the calls that add them. A Batch
 // belongs to one goroutine at a time.
 type Batch struct {
+	// Priority says which batches go first while queues are full. Zero: Normal.
 	Priority Priority
-	items    []item
+
+	items []item
 }
 
 // item is an operation. The agent's mutex guards all from next on.
@@ -299,8 +302,9 @@ func (u *run) drop(err error) {
 	}
 }
 
+// fail notes why an item fails: the first reason, or that it may still take effect.
 func (it *item) fail(err error) {
-	if it.err == nil {
+	if it.err == nil || errors.Is(err, ErrUnknown) {
 		it.err = err
 	}
 }

@@ -49,7 +49,7 @@ type ItemError struct {
 	Segment string         // of the peer
 	Offset  int            // in the segment
 	Length  int            // bytes
-	Err     error
+	Err     error          // why it failed
 }
 
 // Error names the item and what it was to do.

@@ -132,7 +132,7 @@ func (l *link) changed(conn *rdma.Connection, state rdma.ConnectionState, err er
 		l.state = linkClosing
 		_ = conn.Close() // this is the engine's goroutine
 	case rdma.Closed:
-		if l.state == linkReady {
+		if l.err == nil {
 			l.err = err // by the peer
 		}
 		l.down(l.err)
@@ -200,25 +200,28 @@ func (l *link) prepare(pc *piece) (err error) {
 	return err
 }
 
-// ended takes a piece back from the device.
-func (l *link) ended(pc *piece, original uint64, err error) {
+// ended takes a piece back from the device, or one that it did not take.
+func (l *link) ended(pc *piece, original uint64, posted bool, err error) {
 	a, h, it := l.peer.agent, pc.run.h, pc.item
 	l.inFlight--
 	l.bytes -= pc.length
 	l.rail.inFlight--
 	dead := errors.Join(a.alive(), l.peer.closed)
+	if err != nil && l.state == linkReady && repeatable(err, posted) {
+		l.state = linkClosing // which changed will report
+	}
 	switch {
 	case err == nil:
 		l.failures = 0
 		it.original = original
 		a.pieceEnded(pc, nil)
-	case !repeatable(err):
+	case !repeatable(err, posted):
 		a.pieceEnded(pc, err)
-	case it.atomic():
+	case posted && it.atomic():
 		a.pieceEnded(pc, fmt.Errorf("%w: %w", ErrUnknown, err))
 	case dead != nil:
 		a.pieceEnded(pc, dead)
-	case it.op == rdma.OpWrite:
+	case posted && it.op == rdma.OpWrite:
 		pc.next, l.fenced = l.fenced, pc
 	case h.canceled:
 		a.pieceEnded(pc, ErrCanceled)
@@ -231,12 +234,12 @@ func (l *link) ended(pc *piece, original uint64, err error) {
 }
 
 // repeatable reports whether a piece failed because its connection ended, and not by itself.
-func repeatable(err error) bool {
-	var e *rdma.TaskError
-	if !errors.As(err, &e) {
+func repeatable(err error, posted bool) bool {
+	if !posted {
 		return errors.Is(err, rdma.ErrNotReady)
 	}
-	return e.Status == verbs.StatusFlushed || errors.Is(err, rdma.ErrRetryExceeded) || errors.Is(err, rdma.ErrRNRRetryExceeded)
+	var e *rdma.TaskError
+	return errors.As(err, &e) && (e.Status == verbs.StatusFlushed || errors.Is(err, rdma.ErrRetryExceeded) || errors.Is(err, rdma.ErrRNRRetryExceeded))
 }
 
 // repeat puts a piece back into the work for its peer.

@@ -237,7 +237,7 @@ func (r *rail) post(pc *piece) {
 	}
 	if err != nil {
 		r.agent.mu.Lock()
-		pc.link.ended(pc, 0, err)
+		pc.link.ended(pc, 0, false, err)
 		r.agent.mu.Unlock()
 	}
 }
@@ -248,7 +248,7 @@ func (r *rail) ended(t *rdma.Task, err error) {
 	_ = t.Free()
 	a := r.agent
 	a.mu.Lock()
-	pc.link.ended(pc, original, err)
+	pc.link.ended(pc, original, true, err)
 	pending := r.pending
 	a.mu.Unlock()
 	if pending {

@@ -1,0 +1,281 @@
+package transfer
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/soft/sim"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+const (
+	simSlots    = 4
+	simSlotSize = 5000 // several pieces
+	simRegion   = simSlots*simSlotSize + 48
+)
+
+// node is a host whose program writes to the memory of all others, each in a region of its own.
+type node struct {
+	s      *sim.Sim
+	index  int
+	host   *sim.Host
+	all    []*node
+	memory []byte // of this start of the program: a region for each node
+	done   int    // batches in which all went well
+	dials  uint64
+}
+
+// known is what a node knows of its region at another one.
+type known struct {
+	remote  *RemoteSegment
+	memory  []byte         // the other's, to look into
+	slots   [simSlots]slot //
+	starts  int            // of the program of the other
+	counted bool           // counter is known
+	counter uint64         // at least
+	unsure  uint64         // additions whose outcome is not known
+}
+
+// slot is what a node knows of a slot of another's memory.
+type slot struct {
+	content []byte // nil: not known
+	version int
+}
+
+func (n *node) region(memory []byte) []byte { return memory[n.index*simRegion:][:simRegion] }
+
+func pattern(b []byte, writer, version int) {
+	r := rand.New(rand.NewPCG(uint64(writer), uint64(version)))
+	for ; len(b) >= 8; b = b[8:] {
+		binary.LittleEndian.PutUint64(b, r.Uint64())
+	}
+}
+
+func poison(b []byte) {
+	for i := range b {
+		b[i] = 0xee
+	}
+}
+
+func isPoison(b []byte) bool { return len(bytes.TrimLeft(b, "\xee")) == 0 }
+
+func (n *node) run(ctx context.Context, dev verbs.Device) (err error) {
+	n.memory = make([]byte, len(n.all)*simRegion)
+	a, err := Open(Config{Devices: []verbs.Device{dev}, Listen: ":7600", Piece: 2048, Depth: 8, DialTimeout: 2 * time.Second, Go: n.host.Go, planted: planted})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		n.dials += a.Counters().Dials
+		err = errors.Join(err, a.Close())
+	}()
+	if _, err = a.Register("slots", n.memory, all); err != nil {
+		return err
+	}
+	local := make([]byte, 2*simSlots*simSlotSize) // sources, then destinations
+	poison(local)
+	if _, err = a.Register("", local, all); err != nil {
+		return err
+	}
+	n.host.Sleep(100 * time.Millisecond) // until the packets of an earlier start have arrived
+	peers := make([]*Peer, len(n.all))
+	knows := make([]known, len(n.all))
+	for ctx.Err() == nil {
+		other := n.all[n.host.Rand().IntN(len(n.all))]
+		if other == n {
+			continue
+		}
+		if p := peers[other.index]; p == nil {
+			peers[other.index], err = a.Dial(ctx, other.host.Addr().String()+":7600")
+			if err != nil {
+				n.host.Sleep(100 * time.Millisecond)
+				continue
+			}
+		}
+		k := &knows[other.index]
+		if k.remote == nil || k.remote.Stale() {
+			remote, err := peers[other.index].Segment(ctx, "slots")
+			if err != nil {
+				n.host.Sleep(100 * time.Millisecond)
+				continue
+			}
+			if k.starts != other.host.Starts() { // not since the reply left, or the segment is of the past
+				*k = known{starts: other.host.Starts(), memory: n.region(other.memory)}
+			}
+			k.remote = remote
+		}
+		n.batch(ctx, a, k, local)
+		n.host.Sleep(time.Duration(n.host.Rand().IntN(200)) * time.Millisecond)
+	}
+	return nil
+}
+
+// batch does one batch of writes, reads and an addition, and checks all that is known.
+func (n *node) batch(ctx context.Context, a *Agent, k *known, local []byte) {
+	rnd := n.host.Rand()
+	var b Batch
+	b.Priority = Priority(rnd.IntN(3) - 1)
+	base := n.index * simRegion
+	type op struct {
+		slot  int
+		write bool
+		mem   []byte
+	}
+	var ops []op
+	for i := range simSlots {
+		at := base + i*simSlotSize
+		s := &k.slots[i]
+		if s.content != nil && !bytes.Equal(s.content, k.memory[i*simSlotSize:][:simSlotSize]) && !k.remote.Stale() {
+			n.s.Errorf("%v: slot %d of %s changed after the end of its handle", n.host, i, k.remote.peer.addr)
+		}
+		switch rnd.IntN(3) {
+		case 0:
+			mem := local[i*simSlotSize:][:simSlotSize]
+			s.version++
+			s.content = nil
+			pattern(mem, n.index<<20|n.host.Starts()<<10|i, s.version)
+			b.Write(k.remote, at, mem)
+			ops = append(ops, op{i, true, mem})
+		case 1:
+			mem := local[(simSlots+i)*simSlotSize:][:simSlotSize]
+			b.Read(k.remote, at, mem)
+			ops = append(ops, op{i, false, mem})
+		}
+	}
+	b.FetchAdd(k.remote, base+simSlots*simSlotSize&^7+8, 1)
+	h, err := a.Submit(&b)
+	if err != nil {
+		if !errors.Is(err, ErrStale) && !errors.Is(err, ErrClosed) {
+			n.s.Errorf("%v: %v", n.host, err)
+		}
+		poison(local)
+		k.remote = nil
+		return
+	}
+	cancel := rnd.IntN(4) == 0
+	if cancel {
+		n.host.Sleep(time.Duration(rnd.IntN(200)) * time.Microsecond)
+		h.Cancel()
+	}
+	<-h.Done()
+	lost := k.remote.Stale() || ctx.Err() != nil
+	for i, o := range ops {
+		s, err := &k.slots[o.slot], h.Item(i)
+		n.judge(err)
+		there := k.memory[o.slot*simSlotSize:][:simSlotSize]
+		switch {
+		case err == nil && o.write:
+			if !bytes.Equal(o.mem, there) && !lost {
+				n.s.Errorf("%v: a write to slot %d of %s is lost or torn", n.host, o.slot, k.remote.peer.addr)
+			}
+			s.content = bytes.Clone(o.mem)
+		case o.write && !errors.Is(err, ErrUnknown) && !errors.Is(err, ErrClosed):
+			s.content = bytes.Clone(there) // all or a part of it, but it does not change any more
+		case err == nil && s.content != nil && !bytes.Equal(o.mem, s.content):
+			n.s.Errorf("%v: a read of slot %d of %s is wrong", n.host, o.slot, k.remote.peer.addr)
+		}
+		n.s.Sometimes(errors.Is(err, ErrUnknown), "a write whose outcome is not known")
+		n.s.Sometimes(errors.Is(err, ErrStale), "a segment of the past")
+		n.s.Sometimes(errors.Is(err, ErrCanceled), "a canceled item")
+	}
+	err = h.Item(len(ops))
+	n.judge(err)
+	if original := h.Original(len(ops)); err == nil {
+		if k.counted && (original < k.counter || original > k.counter+k.unsure) {
+			n.s.Errorf("%v: the counter at %s was %d, and should be from %d to %d", n.host, k.remote.peer.addr, original, k.counter, k.counter+k.unsure)
+		}
+		k.counter, k.unsure, k.counted = original+1, 0, true
+	} else if errors.Is(err, ErrUnknown) {
+		k.unsure++
+	}
+	poison(local)
+	n.host.Sleep(time.Duration(rnd.IntN(3000)) * time.Microsecond)
+	if !isPoison(local) {
+		n.s.Errorf("%v: memory here changed after the end of its handle", n.host)
+	}
+	n.s.Sometimes(a.Counters().Repeated > 0, "a piece is repeated")
+	if h.Err() == nil {
+		n.done++
+	}
+	if k.remote.Stale() || h.Err() != nil && !cancel {
+		k.remote = nil
+	}
+}
+
+// judge accepts errors of an item that come from the death of hosts and networks.
+func (n *node) judge(err error) {
+	for _, no := range []error{rdma.ErrRemoteAccess, rdma.ErrRemoteInvalid, rdma.ErrLocalProtection, rdma.ErrRemoteOperation, ErrPermission, ErrRange} {
+		if errors.Is(err, no) {
+			n.s.Errorf("%v: %v", n.host, err)
+		}
+	}
+}
+
+// planted is a fault that the test has to find.
+var planted = os.Getenv("VERBENA_PLANTED_FAULT")
+
+// Whatever happens to hosts and networks, no item is lost, doubled or torn, and no memory is touched after the
+// end of its handle. Short: fewer seeds.
+func TestAgents(t *testing.T) {
+	seeds := 20
+	if testing.Short() {
+		seeds = 3
+	}
+	sim.Check(t, seeds, func(s *sim.Sim) {
+		s.SetDefaultLink(sim.LinkConfig{Latency: 50 * time.Microsecond, Jitter: 20 * time.Microsecond})
+		var nodes []*node
+		for i, h := range s.Hosts("h", 4) {
+			nodes = append(nodes, &node{s: s, index: i, host: h})
+		}
+		for _, n := range nodes {
+			n.all = nodes
+			n.host.Run(n.run)
+		}
+		chaos := s.Nemesis(sim.Chaos{Interval: 2 * time.Second, Longest: 8 * time.Second, Until: 15 * time.Second})
+		s.RunUntil(chaos.Done, time.Minute)
+		goals := make([]int, len(nodes))
+		for i, n := range nodes {
+			goals[i] = n.done + 10
+		}
+		s.RunUntil(func() bool {
+			for i, n := range nodes {
+				if n.done < goals[i] {
+					return false
+				}
+			}
+			return true
+		}, 2*time.Minute)
+		for _, n := range nodes {
+			require.Less(s, n.dials, uint64(10*s.Now()/time.Second), "dials of %v", n.host)
+		}
+	})
+}
+
+// Each planted fault is found.
+func TestPlantedFaults(t *testing.T) {
+	if planted != "" {
+		t.Skip("this is the test with the fault")
+	}
+	self, err := os.Executable()
+	require.NoError(t, err)
+	for fault, message := range map[string]string{"epoch": "remote access error", "cancel": "changed after the end of its handle"} {
+		t.Run(fault, func(t *testing.T) {
+			t.Parallel()
+			child := exec.Command(self, "-test.run=^TestAgents$", "-sim.seeds=200", "-sim.shrink=1")
+			child.Env = append(os.Environ(), "VERBENA_PLANTED_FAULT="+fault)
+			out, err := child.CombinedOutput()
+			require.Error(t, err, "%s", out)
+			require.Contains(t, string(out), message)
+		})
+	}
+}
