@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -72,10 +72,11 @@ func (c Config) withDefaults() (Config, error) {
 
 // Agent moves data between the memory of this program and that of other agents.
 type Agent struct {
-	cfg   Config
-	epoch uint64
-	rails []*rail
-	addrs []netip.AddrPort // of the rails, if the agent listens
+	cfg       Config
+	epoch     uint64
+	rails     []*rail
+	addrs     []netip.AddrPort // of the rails, if the agent listens
+	directory *Segment
 
 	stop  context.CancelFunc
 	ended sync.WaitGroup
@@ -84,11 +85,11 @@ type Agent struct {
 	// with it.
 	mu       sync.Mutex
 	closed   bool
-	failed   error          // why the agent has ended by itself
-	segments []*Segment     // by address
-	names    []*description // the published ones, by name
-	peers    []*Peer        // that are open
-	serial   uint32         // of the latest Peer
+	failed   error      // why the agent has ended by itself
+	segments []*Segment // by address
+	names    []*record  // of the published ones, by name
+	peers    []*Peer    // that are open
+	serial   uint32     // of the latest Peer
 	spare    *piece
 	counters Counters
 }
@@ -101,7 +102,7 @@ type Counters struct {
 	Repeated uint64 // pieces, because a connection had ended
 	Dials    uint64 // attempts to connect
 	Lost     uint64 // connections that ended by a failure
-	Refused  uint64 // requests and messages that broke the protocol
+	Refused  uint64 // requests and acceptances that broke the protocol
 }
 
 // Open opens an agent. It returns when the agent listens on all devices. Its errors match ErrInvalid
@@ -119,6 +120,10 @@ func Open(cfg Config) (*Agent, error) {
 		}
 		a.rails = append(a.rails, r)
 	}
+	if a.directory, err = a.Register("", make([]byte, directoryLen), mmap.RemoteRead); err != nil {
+		return nil, errors.Join(err, a.closeRails())
+	}
+	writeDirectory(a.directory.mem, nil)
 	a.epoch = a.newEpoch()
 	var ctx context.Context
 	ctx, a.stop = context.WithCancel(context.Background())
@@ -129,7 +134,7 @@ func Open(cfg Config) (*Agent, error) {
 		addr, err := r.listen(cfg.Listen)
 		if err != nil {
 			a.stop()
-			return nil, errors.Join(fmt.Errorf("open a transfer agent on %s: %w", r.dev.Name(), err), a.closeRails())
+			return nil, errors.Join(fmt.Errorf("open a transfer agent on %s: %w", r.dev.Name(), err), a.closeRails(), a.directory.release())
 		}
 		a.addrs = append(a.addrs, addr)
 	}
@@ -145,9 +150,9 @@ func Open(cfg Config) (*Agent, error) {
 func (a *Agent) newEpoch() uint64 {
 	h := fnv.New64a()
 	b := binary.BigEndian.AppendUint64(nil, uint64(time.Now().UnixNano()))
-	for _, r := range a.rails {
+	for i, r := range a.rails {
 		gid := r.rdma.GID().GID
-		b = binary.BigEndian.AppendUint32(append(b, gid[:]...), r.nonce)
+		b = binary.BigEndian.AppendUint32(append(b, gid[:]...), a.directory.record.Keys[i].Key)
 	}
 	_, _ = h.Write(b)
 	return max(h.Sum64(), 1)
@@ -210,15 +215,6 @@ func (a *Agent) alive() error {
 		return fmt.Errorf("%w: the agent has failed: %w", ErrClosed, a.failed)
 	case a.closed:
 		return fmt.Errorf("%w: the agent", ErrClosed)
-	}
-	return nil
-}
-
-// splitAddr checks the address of a peer.
-func splitAddr(addr string) error {
-	_, port, err := net.SplitHostPort(addr)
-	if err != nil || port == "" {
-		return fmt.Errorf("%w: dial the transfer agent at %q: the address has to be HOST:PORT", ErrInvalid, addr)
 	}
 	return nil
 }

@@ -164,19 +164,26 @@ func (a *Agent) check(it *item) (err error) {
 	case it.length() == 0 || it.offset < 0 || it.offset > s.size-it.length():
 		return fmt.Errorf("%w: the segment has %d bytes", ErrRange, s.size)
 	case it.atomic():
-		return s.allows(mmap.RemoteAtomic)
+		return allows(s.perm, mmap.RemoteAtomic, "the segment")
 	}
 	need := mmap.RemoteRead
 	if it.op == rdma.OpWrite {
 		need = mmap.RemoteWrite
 	}
-	if err = s.allows(need); err == nil {
+	if err = allows(s.perm, need, "the segment"); err == nil {
 		it.local, it.localAt, err = a.find(it.slice)
 	}
-	if err == nil && it.op == rdma.OpRead && !it.local.perm.Has(mmap.LocalReadWrite) {
-		return fmt.Errorf("%w: the segment here needs LocalReadWrite", ErrPermission)
+	if err == nil && it.op == rdma.OpRead {
+		err = allows(it.local.perm, mmap.LocalReadWrite, "the memory here")
 	}
 	return err
+}
+
+func allows(perm, need mmap.Permission, of string) error {
+	if !perm.Has(need) {
+		return fmt.Errorf("%w: %s allows %v, not %v", ErrPermission, of, perm, need)
+	}
+	return nil
 }
 
 // add puts an item that was checked into the run of its peer.
@@ -279,6 +286,30 @@ func (h *Handle) cancel(err error) {
 	}
 }
 
+// nextPiece cuts the next piece, or takes one that has to be repeated.
+func (u *run) nextPiece() *piece {
+	if pc := u.again; pc != nil {
+		u.again, pc.next = pc.next, nil
+		return pc
+	}
+	for ; u.first >= 0; u.first = u.h.items[u.first].next {
+		it := &u.h.items[u.first]
+		if it.cut == it.length() { // it has failed
+			continue
+		}
+		a := u.peer.agent
+		pc := a.newPiece()
+		pc.run, pc.item, pc.offset = u, it, it.cut
+		pc.length = min(it.length()-it.cut, a.cfg.Piece)
+		it.pieces++
+		if it.cut += pc.length; it.cut == it.length() {
+			u.first = it.next
+		}
+		return pc
+	}
+	return nil
+}
+
 // drop ends the items of a run of which no device has anything; of the others, what is not cut is not sent. The
 // lock is held.
 func (u *run) drop(err error) {
@@ -319,6 +350,9 @@ func (h *Handle) end(it *item, err error) {
 	}
 	it.ended = true
 	c := &h.agent.counters
+	if it.remote.keys == nil { // a look-up is no item of the program's
+		c = &Counters{}
+	}
 	c.Items++
 	if it.err != nil {
 		h.failed++

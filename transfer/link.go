@@ -28,20 +28,18 @@ const (
 // link is a peer as one device of the agent reaches it: by one connection at a time. The agent's mutex guards
 // it.
 type link struct {
-	peer     *Peer
-	rail     *rail
-	state    linkState
-	conn     *rdma.Connection
-	epoch    uint64 // of whom the connection has reached
-	device   int    // of the peer
-	devices  int    // that the peer has
-	attempt  int
-	inFlight int // pieces
-	bytes    int
-	active   [levels]bool // in the queue of the rail
-	failures int          // since a piece got done
-	retryAt  time.Time
-	err      error // why the connection failed
+	peer       *Peer
+	rail       *rail
+	state      linkState
+	conn       *rdma.Connection
+	attempt    int
+	acceptance     // of whom the connection has reached
+	inFlight   int // pieces
+	bytes      int
+	active     [levels]bool // in the queue of the rail
+	failures   int          // since a piece got done
+	retryAt    time.Time
+	err        error // why the connection failed
 	// fenced are writes that the device had when the connection ended. Packets of them may still be on their
 	// way. The peer accepts the next connection when it has ended the old one: then they can be repeated.
 	fenced *piece
@@ -75,6 +73,9 @@ func (l *link) dial() {
 }
 
 func (l *link) close() {
+	if l.state == linkQueued {
+		l.state = linkDown
+	}
 	if l.state == linkDialing || l.state == linkReady {
 		l.state = linkClosing
 		l.rail.closes = append(l.rail.closes, l)
@@ -85,8 +86,8 @@ func (l *link) close() {
 // target is the address to dial: the one that the program gave, until the peer has told those of all of its
 // devices.
 func (l *link) target() string {
-	if n := len(l.peer.others); n > 1 {
-		return l.peer.others[(l.rail.index+l.attempt)%n].String()
+	if n := int(l.peer.reached.Devices); n > 1 {
+		return l.peer.reached.Addrs[(l.rail.index+l.attempt)%n].addrPort().String()
 	}
 	return l.peer.addr
 }
@@ -112,11 +113,10 @@ func (l *link) changed(conn *rdma.Connection, state rdma.ConnectionState, err er
 		if l.state != linkDialing {
 			return
 		}
-		l.state, l.devices, l.err = linkReady, len(acc.addrs), nil
+		l.state, l.acceptance, l.err = linkReady, acc, nil
 		a.cfg.Log.Debug().Stringer("connection", conn).Str("peer", l.peer.addr).Msg("connected")
-		l.peer.reached(l, acc)
+		l.peer.found(acc)
 		l.releaseFenced()
-		l.peer.tell()
 		l.peer.connect()
 		for level := range levels {
 			l.activate(level)
@@ -152,52 +152,22 @@ func (l *link) down(err error) {
 
 // take takes the next piece of work of a level for the link, or none.
 func (l *link) take(level int) *piece {
-	a, w := l.peer.agent, &l.peer.work[level]
+	w := &l.peer.work[level]
 	for u := w.front(); u != nil; u = w.front() {
-		if pc := u.again; pc != nil {
-			u.again, pc.next = pc.next, nil
-			if err := l.prepare(pc); err == nil {
-				return pc
-			} else {
-				a.pieceEnded(pc, err)
-			}
-			continue
-		}
-		if u.first < 0 {
+		pc := u.nextPiece()
+		if pc == nil {
 			w.pop()
 			u.queued = false
 			continue
 		}
-		it := &u.h.items[u.first]
-		if it.cut < it.length() {
-			pc := a.newPiece()
-			pc.run, pc.item, pc.offset = u, it, it.cut
-			pc.length = min(it.length()-it.cut, a.cfg.Piece)
-			it.pieces++
-			it.cut += pc.length
-			if it.cut == it.length() {
-				u.first = it.next
-			}
-			if err := l.prepare(pc); err == nil {
-				return pc
-			} else {
-				a.pieceEnded(pc, err)
-			}
-			continue
+		m, err := pc.item.remote.through(l)
+		if err == nil {
+			pc.link, pc.remote = l, m
+			return pc
 		}
-		u.first = it.next
+		l.peer.agent.pieceEnded(pc, err)
 	}
 	return nil
-}
-
-// prepare finds the peer's memory for a piece.
-func (l *link) prepare(pc *piece) (err error) {
-	if pc.item.remote.epoch != l.epoch && l.peer.agent.cfg.planted != "epoch" {
-		return ErrStale
-	}
-	pc.link = l
-	pc.remote, err = pc.item.remote.through(l)
-	return err
 }
 
 // ended takes a piece back from the device, or one that it did not take.

@@ -5,7 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
+	"net"
 	"slices"
 	"time"
 
@@ -19,43 +19,42 @@ type Peer struct {
 	serial uint32
 
 	// Guarded by the agent's mutex.
-	links    []*link // by device of the agent
-	others   []netip.AddrPort
-	epoch    uint64 // of the peer; zero: not connected yet
+	links    []*link    // by device of the agent
+	reached  acceptance // the latest; its epoch is zero before the first
 	work     [levels]fifo[*run]
 	filling  *run
-	asks     []*ask // the first is on its way if asked is set
-	asked    *link
-	segments map[string]*RemoteSegment // of this epoch
-	past     []*RemoteSegment          // that are stale, and in use
+	segments map[string]*RemoteSegment // of this epoch, that were looked up
 	closed   error                     // why it ended
-	gone     chan struct{}             // Close waits for it
+	gone     chan struct{}             // closed when it has ended
 }
 
 // Dial connects to the agent that listens at HOST:PORT. It returns when one device of this agent is
-// connected; the others follow when there is work for them. If the connection ends, it is made again when
-// there is work. Each call makes a Peer with connections of its own.
+// connected; the others follow when there is work for them. Each call makes a Peer with connections of its own.
 //
 // The error matches the cause of ctx, ErrInvalid, ErrClosed, ErrProtocol, or those of rdma.Connections.Dial.
 func (a *Agent) Dial(ctx context.Context, addr string) (*Peer, error) {
-	if err := splitAddr(addr); err != nil {
-		return nil, err
+	fail := func(err error) (*Peer, error) {
+		return nil, fmt.Errorf("dial the transfer agent at %s: %w", addr, err)
 	}
+	if _, port, err := net.SplitHostPort(addr); err != nil || port == "" {
+		return fail(fmt.Errorf("%w: the address has to be HOST:PORT", ErrInvalid))
+	}
+	p := &Peer{agent: a, addr: addr, segments: map[string]*RemoteSegment{}, gone: make(chan struct{})}
 	a.mu.Lock()
 	if err := a.alive(); err != nil {
 		a.mu.Unlock()
-		return nil, fmt.Errorf("dial the transfer agent at %s: %w", addr, err)
+		return fail(err)
 	}
 	a.serial++
-	p := &Peer{agent: a, addr: addr, serial: a.serial, segments: map[string]*RemoteSegment{}, gone: make(chan struct{})}
+	p.serial = a.serial
 	for _, r := range a.rails {
 		p.links = append(p.links, &link{peer: p, rail: r})
 	}
 	a.peers = append(a.peers, p)
 	a.mu.Unlock()
-	if _, err := p.ask(ctx, query{}); err != nil {
+	if _, err := p.Segments(ctx); err != nil {
 		p.Close()
-		return nil, fmt.Errorf("dial the transfer agent at %s: %w", addr, err)
+		return fail(err)
 	}
 	return p, nil
 }
@@ -63,21 +62,17 @@ func (a *Agent) Dial(ctx context.Context, addr string) (*Peer, error) {
 // Addr is the address that was dialled.
 func (p *Peer) Addr() string { return p.addr }
 
-// String names the peer.
-func (p *Peer) String() string { return "transfer agent at " + p.addr }
-
 // Close ends the items that have not ended, with ErrClosed, and the connections. It returns when no device
 // here touches memory for the peer. Segments of the peer cannot be used any more. Closing again only waits.
 func (p *Peer) Close() {
-	a := p.agent
-	a.mu.Lock()
+	p.agent.mu.Lock()
 	p.end(fmt.Errorf("%w: the peer at %s", ErrClosed, p.addr))
-	a.mu.Unlock()
-	a.kick()
+	p.agent.mu.Unlock()
+	p.agent.kick()
 	<-p.gone
 }
 
-// end ends the peer. The lock is held.
+// end ends the peer. The lock is held, here and below.
 func (p *Peer) end(err error) {
 	if p.closed != nil {
 		return
@@ -85,30 +80,24 @@ func (p *Peer) end(err error) {
 	p.endWork(err)
 	p.closed = err
 	for _, l := range p.links {
-		if l.state == linkQueued {
-			l.state = linkDown
-		}
 		l.close()
 	}
 	p.settle()
 }
 
-// settle notes the end of a closed peer when all of its connections have ended. The lock is held.
+// settle ends a closed peer when all of its connections have.
 func (p *Peer) settle() {
-	if p.closed == nil || slices.ContainsFunc(p.links, func(l *link) bool { return l.state != linkDown }) {
+	if p.connecting() {
 		return
 	}
-	select {
-	case <-p.gone:
-		return
-	default:
+	for _, s := range p.segments {
+		s.retire()
 	}
-	p.forget()
 	p.agent.peers = slices.DeleteFunc(p.agent.peers, func(q *Peer) bool { return p == q })
 	close(p.gone)
 }
 
-// endWork ends what waits for a connection to the peer. The lock is held.
+// endWork ends what waits for a connection to the peer.
 func (p *Peer) endWork(err error) {
 	for i := range p.work {
 		for u := p.work[i].pop(); u != nil; u = p.work[i].pop() {
@@ -119,13 +108,9 @@ func (p *Peer) endWork(err error) {
 	for _, l := range p.links {
 		l.endFenced(err)
 	}
-	for _, q := range p.asks {
-		q.end(nil, err)
-	}
-	p.asks, p.asked = nil, nil
 }
 
-// enqueue puts a run in its place among the work for the peer. The lock is held.
+// enqueue puts a run in its place among the work for the peer.
 func (p *Peer) enqueue(u *run) {
 	if u.queued {
 		return
@@ -137,55 +122,33 @@ func (p *Peer) enqueue(u *run) {
 	}
 }
 
-// hasWork reports whether something waits for a connection. The lock is held.
-func (p *Peer) hasWork() bool {
-	for i := range p.work {
-		if p.work[i].len() > 0 {
-			return true
-		}
-	}
-	return len(p.asks) > 0 || slices.ContainsFunc(p.links, func(l *link) bool { return l.fenced != nil })
+// connecting reports whether a device is connected, or about to be, or about to end a connection.
+func (p *Peer) connecting() bool {
+	return slices.ContainsFunc(p.links, func(l *link) bool { return l.state != linkDown })
 }
 
-// connect begins to connect on the devices that are not connected. Until one is, only one tries, since the
-// others learn from it at which address to dial. The lock is held.
+// connect begins to connect on the devices that are not connected. Until one is, only one tries: the others
+// learn from it at which address to dial.
 func (p *Peer) connect() {
 	if p.closed != nil || p.agent.alive() != nil {
 		return
 	}
 	if !slices.ContainsFunc(p.links, func(l *link) bool { return l.state == linkReady }) {
-		if best := p.untried(); best != nil && !p.connecting() {
+		best := slices.MinFunc(p.links, func(l, m *link) int { return cmp.Compare(l.failures, m.failures) })
+		if best.failures < maxFailures && !p.connecting() {
 			best.dial()
 		}
 		return
 	}
 	for _, l := range p.links {
-		if l.state == linkDown && (l.failures == 0 || !time.Now().Before(l.retryAt)) {
+		if l.state == linkDown && !time.Now().Before(l.retryAt) {
 			l.dial()
 		}
 	}
 }
 
-// connecting reports whether a device is connected, or about to be, or about to end a connection. The lock is held.
-func (p *Peer) connecting() bool {
-	return slices.ContainsFunc(p.links, func(l *link) bool { return l.state != linkDown })
-}
-
-// untried is the device to try next: that with the fewest failures, or none. The lock is held.
-func (p *Peer) untried() *link {
-	best := slices.MinFunc(p.links, func(l, m *link) int { return cmp.Compare(l.failures, m.failures) })
-	if best.failures >= maxFailures {
-		return nil
-	}
-	return best
-}
-
-// lost notes that a device could not be connected to the peer, or is no longer. The lock is held.
+// lost notes that a device could not be connected to the peer, or is no longer.
 func (p *Peer) lost(l *link, err error) {
-	if p.asked == l {
-		p.asked = nil
-		p.tell()
-	}
 	if p.closed != nil {
 		p.settle()
 		return
@@ -197,62 +160,33 @@ func (p *Peer) lost(l *link, err error) {
 		}
 		l.endFenced(fmt.Errorf("%w: %w", ErrUnknown, err))
 	}
-	if p.hasWork() {
-		p.connect()
+	if slices.ContainsFunc(p.work[:], func(w fifo[*run]) bool { return w.len() > 0 }) {
+		if p.connect(); !p.connecting() {
+			p.endWork(fmt.Errorf("no connection to the transfer agent at %s: %w", p.addr, err))
+		}
 	}
-	if !p.connecting() && p.untried() == nil {
-		p.endWork(fmt.Errorf("no connection to the transfer agent at %s: %w", p.addr, err))
-	}
-	if !p.connecting() && !p.hasWork() {
+	if !p.connecting() {
 		for _, l := range p.links {
-			l.failures = 0 // the next work tries all of them again
+			l.failures = min(l.failures, maxFailures-1) // the next work tries them once more
 		}
 	}
 }
 
-// reached notes whom a connection has reached. The lock is held.
-func (p *Peer) reached(l *link, acc acceptance) {
-	l.epoch, l.device = acc.epoch, int(acc.device)
-	p.others = acc.addrs
-	if p.epoch == acc.epoch {
+// found notes whom a connection has reached.
+func (p *Peer) found(acc acceptance) {
+	before := p.reached.Epoch
+	p.reached = acc
+	if before == acc.Epoch || before == 0 {
 		return
 	}
-	if p.epoch != 0 {
-		p.agent.cfg.Log.Info().Str("peer", p.addr).Msg("the peer was opened again: its segments have to be looked up again")
-	}
-	p.epoch = acc.epoch
-	for _, s := range p.sorted() {
-		p.retire(s)
-	}
-	for _, other := range p.links {
-		if other.epoch != p.epoch {
-			other.close()
-		}
-	}
-}
-
-// sorted are the segments in the order of their names.
-func (p *Peer) sorted() []*RemoteSegment {
-	list := make([]*RemoteSegment, 0, len(p.segments))
+	p.agent.cfg.Log.Info().Str("peer", p.addr).Msg("the peer was opened again; its segments have to be looked up again")
 	for _, s := range p.segments {
-		list = append(list, s)
+		s.retire()
 	}
-	slices.SortFunc(list, func(s, t *RemoteSegment) int { return cmp.Compare(s.name, t.name) })
-	return list
-}
-
-// retire makes a segment stale.
-func (p *Peer) retire(s *RemoteSegment) {
-	delete(p.segments, s.name)
-	s.stale = true
-	p.past = append(p.past, s)
-	s.settle()
-}
-
-// forget closes what the peer's segments hold. The lock is held.
-func (p *Peer) forget() {
-	for _, s := range p.sorted() {
-		p.retire(s)
+	for _, l := range p.links {
+		if l.state == linkReady && l.acceptance.Epoch != acc.Epoch {
+			l.close()
+		}
 	}
 }
 
@@ -262,19 +196,19 @@ type RemoteSegment struct {
 	name  string
 	size  int
 	perm  mmap.Permission
-	epoch uint64
-	keys  []key
+	epoch uint64 // zero: the directory, of whom the next connection reaches
+	keys  *[maxDevices]key
 
 	// Guarded by the agent's mutex.
-	maps  []reach // by device of the agent
-	inUse int     // items that have not ended
+	maps  [maxDevices]reach // by device of the agent
+	inUse int               // items that have not ended
 	stale bool
 }
 
 // reach is a segment through one device here and one of the peer's.
 type reach struct {
-	device int
-	m      *mmap.Map
+	key key
+	m   *mmap.Map
 }
 
 // Name is the name by which the peer publishes it.
@@ -296,34 +230,39 @@ func (s *RemoteSegment) Stale() bool {
 	return s.stale
 }
 
-func (s *RemoteSegment) allows(perm mmap.Permission) error {
-	if !s.perm.Has(perm) {
-		return fmt.Errorf("%w: the segment allows %v, not %v", ErrPermission, s.perm, perm)
+// through returns the memory as the device of a connection reaches it.
+func (s *RemoteSegment) through(l *link) (m *mmap.Map, err error) {
+	k := l.acceptance.Directory
+	if s.keys != nil {
+		k = s.keys[l.acceptance.Device]
+	} else if s.epoch == 0 {
+		s.epoch = l.acceptance.Epoch
 	}
-	return nil
-}
-
-// through returns the memory as the device of a connection reaches it. The lock is held.
-func (s *RemoteSegment) through(l *link) (*mmap.Map, error) {
-	if s.maps == nil {
-		s.maps = make([]reach, len(s.peer.links))
+	if s.epoch != l.acceptance.Epoch && s.peer.agent.cfg.planted != "epoch" {
+		return nil, ErrStale
 	}
 	at := &s.maps[l.rail.index]
-	if at.m != nil && at.device == l.device {
+	if at.m != nil && at.key == k {
 		return at.m, nil
 	}
 	if at.m != nil {
-		if err := at.m.Close(); err != nil {
-			return nil, err
-		}
+		err = at.m.Close()
 	}
-	k := s.keys[l.device]
-	m, err := mmap.FromKey(l.rail.dev, k.addr, s.size, k.rkey, s.perm)
-	*at = reach{l.device, m}
+	if err == nil {
+		m, err = mmap.FromKey(l.rail.dev, k.Addr, s.size, k.Key, s.perm)
+		*at = reach{k, m}
+	}
 	return m, err
 }
 
-// settle lets go of a stale segment that no item uses. The lock is held.
+// retire makes a segment stale.
+func (s *RemoteSegment) retire() {
+	delete(s.peer.segments, s.name)
+	s.stale = true
+	s.settle()
+}
+
+// settle lets go of a stale segment that no item uses.
 func (s *RemoteSegment) settle() {
 	if !s.stale || s.inUse > 0 {
 		return
@@ -333,131 +272,104 @@ func (s *RemoteSegment) settle() {
 			_ = r.m.Close() // only its use here ends
 		}
 	}
-	s.maps = nil
-	s.peer.past = slices.DeleteFunc(s.peer.past, func(t *RemoteSegment) bool { return t == s })
+	s.maps = [maxDevices]reach{}
 }
 
-// ask is a query that waits for its reply.
-type ask struct {
-	query    query
-	segments []*RemoteSegment
-	more     bool
-	err      error
-	done     chan struct{}
-}
-
-func (q *ask) end(segments []*RemoteSegment, err error) {
-	q.segments, q.err = segments, err
-	close(q.done)
-}
-
-func (p *Peer) ask(ctx context.Context, query query) (*ask, error) {
-	a := p.agent
-	q := &ask{query: query, done: make(chan struct{})}
-	a.mu.Lock()
-	if err := errors.Join(a.alive(), p.closed); err != nil {
-		a.mu.Unlock()
-		return nil, err
-	}
-	p.asks = append(p.asks, q)
-	p.tell()
-	p.connect()
-	a.mu.Unlock()
-	a.kick()
-	select {
-	case <-q.done:
-		return q, q.err
-	case <-ctx.Done():
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		if i := slices.Index(p.asks, q); i > 0 || i == 0 && p.asked == nil { // not on its way
-			p.asks = slices.Delete(p.asks, i, i+1)
+// Segment looks up the segment of a name at the peer. It returns the same RemoteSegment as long as the memory is
+// the same. The error matches ErrNoSegment, ErrClosed, ErrProtocol, the cause of ctx, or is that of connecting.
+func (p *Peer) Segment(ctx context.Context, name string) (*RemoteSegment, error) {
+	all, err := p.Segments(ctx)
+	if err == nil {
+		if i := slices.IndexFunc(all, func(s *RemoteSegment) bool { return s.name == name }); i >= 0 {
+			return all[i], nil
 		}
-		return nil, errors.Join(context.Cause(ctx), p.dialError())
+		err = ErrNoSegment
+	}
+	return nil, fmt.Errorf("look up segment %q of the transfer agent at %s: %w", name, p.addr, err)
+}
+
+// Segments looks up all segments that the peer publishes, in the order of their names. Errors are as with Segment.
+// When ctx ends while a device reads, Segments returns when the device has ended.
+func (p *Peer) Segments(ctx context.Context) ([]*RemoteSegment, error) {
+	size := headLen + 16*recordLen
+	for attempt := 1; ; attempt++ {
+		records, need, err := p.read(ctx, size)
+		switch {
+		case err == nil && records != nil:
+			return records, nil
+		case err == nil:
+			size = need
+		case attempt == 100 || !errors.Is(err, errTorn) && !errors.Is(err, ErrStale):
+			return nil, err
+		}
 	}
 }
 
-// dialError is why the latest attempts to connect have failed. The lock is held.
+var errTorn = errors.New("changed while it was read")
+
+// read reads so many bytes of the peer's directory. If that is not all, it says how much that is.
+func (p *Peer) read(ctx context.Context, size int) (segments []*RemoteSegment, need int, err error) {
+	a := p.agent
+	scratch, err := a.Register("", make([]byte, size), mmap.LocalReadWrite)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer func() { err = errors.Join(err, scratch.Close()) }()
+	directory := &RemoteSegment{peer: p, name: "directory", size: directoryLen, perm: mmap.RemoteRead}
+	b := Batch{Priority: Urgent}
+	b.Read(directory, 0, scratch.mem)
+	h, err := a.Submit(&b)
+	if err != nil {
+		return nil, 0, err
+	}
+	if h.Wait(ctx); ctx.Err() != nil {
+		err = p.dialError()
+		h.Cancel()
+		<-h.done
+		err = errors.Join(context.Cause(ctx), err)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	directory.retire()
+	if err = cmp.Or(err, h.items[0].err); err != nil {
+		return nil, 0, err
+	}
+	records, need, err := readDirectory(scratch.mem, int(p.reached.Devices))
+	if err != nil || records == nil {
+		return nil, need, err
+	}
+	return p.adopt(records, directory.epoch), 0, nil
+}
+
+// adopt makes segments of records, and retires those that are there no longer.
+func (p *Peer) adopt(records []record, epoch uint64) []*RemoteSegment {
+	segments := make([]*RemoteSegment, len(records))
+	now := make(map[string]*RemoteSegment, len(records))
+	for i := range records {
+		r := &records[i]
+		s := p.segments[r.name()]
+		if s == nil || s.size != int(r.Size) || s.perm != mmap.Permission(r.Perm) || *s.keys != r.Keys {
+			s = &RemoteSegment{peer: p, name: r.name(), size: int(r.Size), perm: mmap.Permission(r.Perm), epoch: epoch, keys: &r.Keys}
+		}
+		segments[i], now[s.name] = s, s
+	}
+	for name, s := range p.segments {
+		if now[name] != s {
+			s.retire()
+		}
+	}
+	p.segments = now
+	return segments
+}
+
+// dialError is why the latest attempts to connect have failed.
 func (p *Peer) dialError() (err error) {
+	p.agent.mu.Lock()
+	defer p.agent.mu.Unlock()
 	for _, l := range p.links {
 		if l.state == linkDialing && l.conn != nil {
 			err = errors.Join(err, l.conn.DialError())
 		}
 	}
 	return err
-}
-
-// tell has the first query sent, if a connection is there and none is on its way. The lock is held.
-func (p *Peer) tell() {
-	if p.asked != nil || len(p.asks) == 0 {
-		return
-	}
-	for _, l := range p.links {
-		if l.state == linkReady {
-			p.asked = l
-			l.rail.tell(l)
-			return
-		}
-	}
-}
-
-// answered takes the reply to the first query. The lock is held.
-func (p *Peer) answered(l *link, r reply) error {
-	if p.asked != l || len(p.asks) == 0 {
-		return fmt.Errorf("%w: a reply without a query", ErrProtocol)
-	}
-	q := p.asks[0]
-	p.asks, p.asked = p.asks[1:], nil
-	var segments []*RemoteSegment
-	for _, d := range r.segments {
-		if d.name <= q.query.name && !q.query.only || q.query.only && d.name != q.query.name {
-			q.end(nil, fmt.Errorf("%w: a reply with a segment that was not asked for", ErrProtocol))
-			return q.err
-		}
-		s := p.segments[d.name]
-		if s == nil || s.size != int(d.size) || s.perm != d.perm || !slices.Equal(s.keys, d.keys) {
-			if s != nil {
-				p.retire(s)
-			}
-			s = &RemoteSegment{peer: p, name: d.name, size: int(d.size), perm: d.perm, epoch: l.epoch, keys: d.keys}
-			p.segments[d.name] = s
-		}
-		segments = append(segments, s)
-	}
-	q.more = r.more
-	q.end(segments, nil)
-	p.tell()
-	return nil
-}
-
-// Segment asks the peer for the segment of a name. It returns the same RemoteSegment as long as the memory is
-// the same. The error matches ErrNoSegment, ErrClosed, the cause of ctx, or is that of connecting.
-func (p *Peer) Segment(ctx context.Context, name string) (*RemoteSegment, error) {
-	if name == "" || len(name) > maxName {
-		return nil, fmt.Errorf("%w: a segment's name has 1 to %d bytes, not %d", ErrInvalid, maxName, len(name))
-	}
-	q, err := p.ask(ctx, query{only: true, name: name})
-	if err == nil && len(q.segments) == 0 {
-		err = ErrNoSegment
-	}
-	if err != nil {
-		return nil, fmt.Errorf("look up segment %q of the transfer agent at %s: %w", name, p.addr, err)
-	}
-	return q.segments[0], nil
-}
-
-// Segments asks the peer for all of its segments, in the order of their names. Errors are as with Segment.
-func (p *Peer) Segments(ctx context.Context) (all []*RemoteSegment, err error) {
-	q := &ask{more: true}
-	after := ""
-	for q.more {
-		if q, err = p.ask(ctx, query{name: after}); err != nil {
-			return nil, fmt.Errorf("look up the segments of the transfer agent at %s: %w", p.addr, err)
-		}
-		all = append(all, q.segments...)
-		if q.more {
-			after = all[len(all)-1].name
-		}
-	}
-	return all, nil
 }

@@ -15,11 +15,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-const (
-	poolSize = 2048 // pieces at one device
-	messages = 64   // receives of one device, for queries and replies
-	slots    = 16   // messages that one device sends at a time
-)
+const poolSize = 2048 // pieces at one device
 
 // rail is a device of the agent, with its engine, and all connections through it.
 type rail struct {
@@ -33,30 +29,22 @@ type rail struct {
 	woken  atomic.Bool
 
 	// Of the engine's goroutine.
-	sends    *rdma.Pool
-	outbox   *mmap.Map
-	nonce    uint32
-	free     []int // slots of the outbox
 	accepted map[request]*incoming
-	replies  fifo[*incoming]
 	batch    [32]*piece
 
 	// Guarded by the agent's mutex.
 	pending  bool // something waits for the engine's goroutine
 	dials    []*link
 	closes   []*link
-	tells    []*link // to send the first query of the peer
 	active   [levels]fifo[*link]
 	inFlight int // pieces
 }
 
 // incoming is a connection that a peer has dialled.
 type incoming struct {
-	who   request
-	conn  *rdma.Connection
-	next  *rdma.ConnectRequest // accepted when the connection has ended
-	query query
-	asked bool // the query waits for its reply
+	who  request
+	conn *rdma.Connection
+	next *rdma.ConnectRequest // accepted when the connection has ended
 }
 
 func newRail(a *Agent, index int, dev verbs.Device) (*rail, error) {
@@ -71,12 +59,6 @@ func newRail(a *Agent, index int, dev verbs.Device) (*rail, error) {
 
 func (r *rail) open() (err error) {
 	c := &r.agent.cfg
-	if r.outbox, err = mmap.Alloc(r.dev, slots*maxMessage, mmap.LocalReadWrite|mmap.RemoteRead); err != nil {
-		return err
-	}
-	for i := range slots {
-		r.free = append(r.free, i)
-	}
 	r.rdma, err = rdma.New(r.dev, rdma.Config{
 		Name: "transfer", Engine: r.engine, MaxConnections: c.MaxConnections, SendQueueSize: c.Depth + 4,
 		Permissions: mmap.RemoteRead | mmap.RemoteAtomic, ConnectTimeout: c.DialTimeout,
@@ -84,17 +66,11 @@ func (r *rail) open() (err error) {
 	if err != nil {
 		return err
 	}
-	if r.nonce, err = r.outbox.ExportKey(r.rdma.PD()); err != nil {
-		return err
-	}
 	if r.tasks, err = r.rdma.Pool(poolSize, func(t *rdma.Task) { r.ended(t, nil) }, r.ended); err != nil {
 		return err
 	}
-	if r.sends, err = r.rdma.Pool(slots, func(t *rdma.Task) { r.sent(t, nil) }, r.sent); err != nil {
-		return err
-	}
 	r.rdma.OnConnection(r.changed)
-	if err = errors.Join(r.rdma.Receive(messages, maxMessage, r.received), r.rdma.Start()); err != nil {
+	if err = r.rdma.Start(); err != nil {
 		return err
 	}
 	for r.rdma.State() != pe.Running {
@@ -140,9 +116,6 @@ func (r *rail) close() error {
 	if r.rdma != nil {
 		err = errors.Join(err, r.rdma.Close())
 	}
-	if r.outbox != nil {
-		err = errors.Join(err, r.outbox.Close())
-	}
 	return err
 }
 
@@ -166,10 +139,6 @@ func (r *rail) work() {
 		a.mu.Lock()
 		dials, closes := r.dials, r.closes
 		r.dials, r.closes, r.pending = nil, nil, false
-		var tells []*link
-		if len(r.free) > 0 {
-			tells, r.tells = r.tells, nil
-		}
 		batch := r.pull()
 		a.mu.Unlock()
 		for _, l := range dials {
@@ -178,10 +147,7 @@ func (r *rail) work() {
 		for _, l := range closes {
 			r.hangUp(l)
 		}
-		for _, l := range tells {
-			r.ask(l)
-		}
-		if len(batch) == 0 && len(dials)+len(closes)+len(tells) == 0 {
+		if len(batch) == 0 && len(dials)+len(closes) == 0 {
 			break
 		}
 		for _, pc := range batch {
@@ -267,8 +233,8 @@ func (r *rail) dial(l *link) {
 	a.counters.Dials++
 	addr := l.target()
 	a.mu.Unlock()
-	who := request{epoch: a.epoch, peer: l.peer.serial, device: uint8(r.index)}
-	conn, err := r.rdma.Dial(addr, rdma.DialConfig{PrivateData: who.encode(), Timeout: a.cfg.DialTimeout})
+	who := request{Magic: magic, Epoch: a.epoch, Peer: l.peer.serial, Device: uint8(r.index)}
+	conn, err := r.rdma.Dial(addr, rdma.DialConfig{PrivateData: encode(who), Timeout: a.cfg.DialTimeout})
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err != nil {
@@ -304,7 +270,6 @@ func (r *rail) changed(conn *rdma.Connection, state rdma.ConnectionState, err er
 	case state == rdma.Failed:
 		_ = conn.Close()
 	case state == rdma.Closed && ok:
-		in.conn = nil
 		if r.accepted[in.who] == in {
 			delete(r.accepted, in.who)
 		}
@@ -317,10 +282,11 @@ func (r *rail) changed(conn *rdma.Connection, state rdma.ConnectionState, err er
 // requested answers a peer that dials. An older connection of the same end must have ended before the new one
 // is accepted, so that nothing of it can still write here.
 func (r *rail) requested(q *rdma.ConnectRequest) {
-	b := q.PrivateData()
-	who, err := decodeRequest(b)
+	who, err := decodeRequest(q.PrivateData())
 	if err != nil {
-		r.refused()
+		r.agent.mu.Lock()
+		r.agent.counters.Refused++
+		r.agent.mu.Unlock()
 		_ = q.Reject([]byte(err.Error()))
 		return
 	}
@@ -337,8 +303,7 @@ func (r *rail) requested(q *rdma.ConnectRequest) {
 }
 
 func (r *rail) accept(q *rdma.ConnectRequest, who request) {
-	a := r.agent
-	conn, err := q.Accept(rdma.AcceptConfig{PrivateData: acceptance{epoch: a.epoch, device: uint8(r.index), addrs: a.addrs}.encode()})
+	conn, err := q.Accept(rdma.AcceptConfig{PrivateData: encode(r.acceptance())})
 	if err != nil {
 		_ = q.Reject([]byte(err.Error())) // fails if the peer has given up
 		return
@@ -348,107 +313,11 @@ func (r *rail) accept(q *rdma.ConnectRequest, who request) {
 	r.accepted[who] = in
 }
 
-func (r *rail) refused() {
-	r.agent.mu.Lock()
-	r.agent.counters.Refused++
-	r.agent.mu.Unlock()
-}
-
-// received takes queries and replies.
-func (r *rail) received(m *rdma.Message) {
-	var err error
+func (r *rail) acceptance() acceptance {
 	a := r.agent
-	switch end := m.Connection().UserData().(type) {
-	case *link:
-		a.mu.Lock()
-		var rep reply
-		if rep, err = decodeReply(m.Bytes(), end.devices); err == nil {
-			err = end.peer.answered(end, rep)
-		}
-		a.mu.Unlock()
-		defer a.kick()
-	case *incoming:
-		var q query
-		if q, err = decodeQuery(m.Bytes()); err == nil && end.asked {
-			err = fmt.Errorf("%w: a query before the reply to another", ErrProtocol)
-		}
-		if err == nil {
-			end.query, end.asked = q, true
-			r.replies.push(end)
-			r.reply()
-		}
+	acc := acceptance{Magic: magic, Epoch: a.epoch, Device: uint8(r.index), Devices: uint8(len(a.addrs)), Directory: a.directory.record.Keys[r.index]}
+	for i, addr := range a.addrs {
+		acc.Addrs[i] = address{addr.Addr().As16(), addr.Port()}
 	}
-	if err != nil {
-		r.refused()
-		a.cfg.Log.Warn().Stringer("connection", m.Connection()).Err(err).Msg("refused")
-		_ = m.Connection().Close()
-	}
-}
-
-// tell has the engine's goroutine send the first query of a peer. The lock is held.
-func (r *rail) tell(l *link) {
-	r.tells = append(r.tells, l)
-	r.pending = true
-}
-
-// ask sends the first query of the peer.
-func (r *rail) ask(l *link) {
-	a := r.agent
-	a.mu.Lock()
-	p, conn := l.peer, l.conn
-	if p.asked != l || len(p.asks) == 0 || l.state != linkReady {
-		a.mu.Unlock()
-		return
-	}
-	q := p.asks[0].query
-	if len(r.free) == 0 {
-		r.tells = append(r.tells, l) // until a slot is free
-		a.mu.Unlock()
-		return
-	}
-	a.mu.Unlock()
-	r.send(conn, func(b []byte) []byte { return q.encode(b) })
-}
-
-// reply answers the queries for which there are slots.
-func (r *rail) reply() {
-	for r.replies.len() > 0 && len(r.free) > 0 {
-		in := r.replies.pop()
-		if in.conn == nil {
-			continue
-		}
-		in.asked = false
-		r.agent.mu.Lock()
-		r.send(in.conn, func(b []byte) []byte { return replyTo(in.query, r.agent.names, b) })
-		r.agent.mu.Unlock()
-	}
-}
-
-// send sends a message. It needs a free slot.
-func (r *rail) send(conn *rdma.Connection, write func(b []byte) []byte) {
-	slot := r.free[len(r.free)-1]
-	r.free = r.free[:len(r.free)-1]
-	b := r.outbox.Bytes()[slot*maxMessage:][:0:maxMessage]
-	n := len(write(b))
-	t, err := r.sends.Send(conn, bufinv.Source(r.outbox, slot*maxMessage, n))
-	if err == nil {
-		t.SetUserData(slot)
-		if err = t.Submit(); err != nil {
-			_ = t.Free()
-		}
-	}
-	if err != nil { // the connection has ended
-		r.free = append(r.free, slot)
-	}
-}
-
-// sent takes a message back. If it failed, so has its connection.
-func (r *rail) sent(t *rdma.Task, _ error) {
-	r.free = append(r.free, t.UserData().(int))
-	_ = t.Free()
-	r.reply()
-	r.agent.mu.Lock()
-	r.pending = r.pending || len(r.tells) > 0
-	r.agent.mu.Unlock()
-	r.agent.kick()
+	return acc
 }

@@ -1,10 +1,12 @@
 package transfer
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"unsafe"
 
 	"github.com/verbena-rdma/verbena/mmap"
@@ -12,18 +14,18 @@ import (
 
 // Segment is memory of this program that items and, if it is published, other agents use.
 type Segment struct {
-	agent *Agent
-	name  string
-	mem   []byte
-	perm  mmap.Permission
-	first uintptr // its address in this program
-	maps  []*mmap.Map
-	desc  *description
-	inUse int // items that have not ended
+	agent  *Agent
+	name   string
+	mem    []byte
+	perm   mmap.Permission
+	first  uintptr // its address in this program
+	maps   []*mmap.Map
+	record *record // as the directory has it
+	inUse  int     // items that have not ended
 }
 
 // Register registers memory with all devices of the agent, and publishes it by the name, which has up
-// to 255 bytes; without a name it is for items only. The memory is pinned, and stays the caller's. Its
+// to 64 bytes; without a name it is for items only. The memory is pinned, and stays the caller's. Its
 // permissions say what the devices may do: items that read into it need mmap.LocalReadWrite, and peers
 // mmap.RemoteRead, RemoteWrite or RemoteAtomic. Without these it cannot be published.
 //
@@ -34,38 +36,41 @@ func (a *Agent) Register(name string, mem []byte, perm mmap.Permission) (*Segmen
 		return nil, fmt.Errorf("register %d bytes as segment %q: %w", len(mem), name, err)
 	}
 	switch {
-	case len(name) > maxName:
-		return fail(fmt.Errorf("%w: the name has more than %d bytes", ErrRange, maxName))
+	case len(name) > len(record{}.Name) || strings.Contains(name, "\x00"):
+		return fail(fmt.Errorf("%w: the name has more than %d bytes, or a zero", ErrInvalid, len(record{}.Name)))
 	case len(mem) == 0:
 		return fail(fmt.Errorf("%w: no memory", ErrRange))
 	case name != "" && perm&remotePermissions == 0:
 		return fail(fmt.Errorf("%w: no peer could use it; give it a permission such as mmap.RemoteRead", ErrPermission))
 	}
 	s := &Segment{agent: a, name: name, mem: mem, perm: perm, first: uintptr(unsafe.Pointer(unsafe.SliceData(mem)))}
-	s.desc = &description{name: name, size: uint64(len(mem)), perm: perm & remotePermissions}
-	for _, r := range a.rails {
+	s.record = &record{Size: uint64(len(mem)), Perm: uint8(perm & remotePermissions), Devices: uint8(len(a.rails))}
+	copy(s.record.Name[:], name)
+	for i, r := range a.rails {
 		m, err := mmap.Register(r.dev, mem, perm)
 		if err != nil {
 			return fail(errors.Join(err, s.release()))
 		}
 		s.maps = append(s.maps, m)
-		k := key{addr: m.Addr()}
-		if name != "" {
-			if k.rkey, err = m.ExportKey(r.rdma.PD()); err != nil {
+		if s.record.Perm != 0 {
+			k := &s.record.Keys[i]
+			if k.Key, err = m.ExportKey(r.rdma.PD()); err != nil {
 				return fail(errors.Join(err, s.release()))
 			}
+			k.Addr = m.Addr()
 		}
-		s.desc.keys = append(s.desc.keys, k)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	err := a.alive()
 	at, _ := slices.BinarySearchFunc(a.segments, s, byAddress)
-	under, exists := slices.BinarySearchFunc(a.names, s.desc, byName)
+	under, exists := slices.BinarySearchFunc(a.names, s.record, byName)
 	switch {
 	case err != nil:
 	case exists && name != "":
 		err = ErrExists
+	case len(a.names) == maxSegments && name != "":
+		err = fmt.Errorf("%w: an agent publishes at most %d segments", ErrRange, maxSegments)
 	case at > 0 && a.segments[at-1].end() > s.first, at < len(a.segments) && a.segments[at].first < s.end():
 		err = fmt.Errorf("%w: a part of the memory belongs to another segment", ErrInvalid)
 	}
@@ -74,13 +79,14 @@ func (a *Agent) Register(name string, mem []byte, perm mmap.Permission) (*Segmen
 	}
 	a.segments = slices.Insert(a.segments, at, s)
 	if name != "" {
-		a.names = slices.Insert(a.names, under, s.desc)
+		a.names = slices.Insert(a.names, under, s.record)
+		writeDirectory(a.directory.mem, a.names)
 	}
 	return s, nil
 }
 
-func byAddress(s, t *Segment) int  { return cmp.Compare(s.first, t.first) }
-func byName(d, e *description) int { return cmp.Compare(d.name, e.name) }
+func byAddress(s, t *Segment) int { return cmp.Compare(s.first, t.first) }
+func byName(r, t *record) int     { return bytes.Compare(r.Name[:], t.Name[:]) }
 
 func (s *Segment) end() uintptr { return s.first + uintptr(len(s.mem)) }
 
@@ -101,7 +107,8 @@ func (s *Segment) Close() error {
 		return fmt.Errorf("close segment %q: %w by %d items", s.name, ErrInUse, s.inUse)
 	}
 	a.segments = slices.DeleteFunc(a.segments, func(t *Segment) bool { return t == s })
-	a.names = slices.DeleteFunc(a.names, func(d *description) bool { return d == s.desc })
+	a.names = slices.DeleteFunc(a.names, func(r *record) bool { return r == s.record })
+	writeDirectory(a.directory.mem, a.names)
 	a.mu.Unlock()
 	return s.release()
 }

@@ -67,7 +67,7 @@ func poison(b []byte) {
 	}
 }
 
-func isPoison(b []byte) bool { return len(bytes.TrimLeft(b, "\xee")) == 0 }
+func isPoison(b []byte) bool { return b[0] == 0xee && bytes.Equal(b[1:], b[:len(b)-1]) }
 
 func (n *node) run(ctx context.Context, dev verbs.Device) (err error) {
 	n.memory = make([]byte, len(n.all)*simRegion)

@@ -4,218 +4,149 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"hash/crc32"
 	"math"
 	"net/netip"
-	"slices"
-	"strings"
 
 	"github.com/verbena-rdma/verbena/mmap"
 )
 
-// The protocol, in network byte order. The dialling agent's private data is a request, the
-// accepting one's an acceptance. Then the dialling agent sends queries, and waits for the reply
-// to each before the next one.
+// The protocol, in network byte order. The dialling agent's private data is a request, and that of the agent
+// that accepts an acceptance, which says where its directory is: memory with a checksum, the number of records,
+// and the records, in the order of their names. The dialling agent reads it.
 const (
-	magic       = 0x56544701 // "VTG", version 1
-	maxDevices  = 8          // of an agent: their addresses fit into the private data
-	maxName     = 255        // bytes of a segment's name
-	maxMessage  = 4096       // bytes of a query or reply
-	requestLen  = 24         // of the 56 bytes of private data; the rest is zero
-	acceptFixed = 16
-	addrLen     = 18
-	maxPrivate  = 196
+	magic             = 0x56544701 // "VTG", version 1
+	maxDevices        = 8          // of an agent
+	maxSegments       = 1000       // that an agent publishes
+	headLen           = 8          // of the directory
+	recordLen         = 176
+	directoryLen      = headLen + maxSegments*recordLen
+	remotePermissions = mmap.RemoteRead | mmap.RemoteWrite | mmap.RemoteAtomic
 )
 
-// request identifies one end of a connection: no two connections of the same end exist.
+// request names one end of a connection. An end has one connection at a time.
 type request struct {
-	epoch  uint64 // of the dialling agent
-	peer   uint32 // its Peer
-	device uint8  // of the dialling agent
+	Magic  uint32
+	Epoch  uint64 // of the dialling agent
+	Peer   uint32 // the serial number of its Peer
+	Device uint8  // of the dialling agent
+	Zero   [7]byte
 }
 
-func (r request) encode() []byte {
-	b := binary.BigEndian.AppendUint32(make([]byte, 0, requestLen), magic)
-	b = binary.BigEndian.AppendUint64(b, r.epoch)
-	b = binary.BigEndian.AppendUint32(b, r.peer)
-	return append(b, r.device, 0, 0, 0, 0, 0, 0, 0)
-}
-
-func decodeRequest(b []byte) (request, error) {
-	if len(b) < requestLen || binary.BigEndian.Uint32(b) != magic {
-		return request{}, fmt.Errorf("%w: a request to connect of another protocol, or of another version of it", ErrProtocol)
-	}
-	r := request{epoch: binary.BigEndian.Uint64(b[4:]), peer: binary.BigEndian.Uint32(b[12:]), device: b[16]}
-	if r.epoch == 0 || r.device >= maxDevices || !zero(b[17:]) {
-		return request{}, fmt.Errorf("%w: a request to connect with impossible values", ErrProtocol)
-	}
-	return r, nil
-}
-
-// acceptance says whom the dialling agent has reached.
+// acceptance says whom a connection has reached.
 type acceptance struct {
-	epoch  uint64           // of the accepting agent
-	device uint8            // which of its devices
-	addrs  []netip.AddrPort // of all of its devices, in order
+	Magic     uint32
+	Epoch     uint64 // of the agent
+	Device    uint8  // of the agent
+	Devices   uint8  // that it has
+	Zero      [2]byte
+	Directory key
+	Addrs     [maxDevices]address // of its devices
 }
 
-func (a acceptance) encode() []byte {
-	b := binary.BigEndian.AppendUint32(make([]byte, 0, maxPrivate), magic)
-	b = binary.BigEndian.AppendUint64(b, a.epoch)
-	b = append(b, a.device, uint8(len(a.addrs)), 0, 0)
-	for _, addr := range a.addrs {
-		ip := addr.Addr().As16()
-		b = binary.BigEndian.AppendUint16(append(b, ip[:]...), addr.Port())
-	}
+type address struct {
+	IP   [16]byte
+	Port uint16
+}
+
+func (a address) addrPort() netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom16(a.IP).Unmap(), a.Port)
+}
+
+// key is how memory is reached through a device of its agent.
+type key struct {
+	Addr uint64
+	Key  uint32
+}
+
+// record describes a segment.
+type record struct {
+	Name    [64]byte
+	Size    uint64
+	Perm    uint8
+	Devices uint8
+	Zero    [6]byte
+	Keys    [maxDevices]key
+}
+
+func (r *record) name() string { return string(bytes.TrimRight(r.Name[:], "\x00")) }
+
+func encode(v any) []byte {
+	b, _ := binary.Append(nil, binary.BigEndian, v) // cannot fail for values of fixed size
 	return b
 }
 
-func decodeAcceptance(b []byte) (acceptance, error) {
-	if len(b) < acceptFixed || binary.BigEndian.Uint32(b) != magic {
-		return acceptance{}, fmt.Errorf("%w: who accepts is no agent, or has another version of the protocol", ErrProtocol)
+// decode decodes private data, which is padded with zeroes.
+func decode(b []byte, v any) error {
+	n, err := binary.Decode(b, binary.BigEndian, v)
+	if err != nil || !zero(b[n:]) {
+		return fmt.Errorf("%w: private data of %d bytes", ErrProtocol, len(b))
 	}
-	a := acceptance{epoch: binary.BigEndian.Uint64(b[4:]), device: b[12]}
-	n := int(b[13])
-	if a.epoch == 0 || n == 0 || n > maxDevices || int(a.device) >= n || len(b) < acceptFixed+n*addrLen || !zero(b[14:16]) || !zero(b[acceptFixed+n*addrLen:]) {
-		return acceptance{}, fmt.Errorf("%w: an acceptance with impossible values", ErrProtocol)
+	return nil
+}
+
+func zero(b []byte) bool { return len(bytes.TrimLeft(b, "\x00")) == 0 }
+
+func decodeRequest(b []byte) (r request, err error) {
+	if err = decode(b, &r); err == nil && (r.Magic != magic || r.Epoch == 0 || r.Device >= maxDevices || r.Zero != [7]byte{}) {
+		err = fmt.Errorf("%w: a request to connect by another protocol, or another version of it", ErrProtocol)
 	}
-	for i := range n {
-		at := b[acceptFixed+i*addrLen:]
-		addr := netip.AddrPortFrom(netip.AddrFrom16([16]byte(at)).Unmap(), binary.BigEndian.Uint16(at[16:]))
-		if addr.Port() == 0 || addr.Addr().IsUnspecified() {
-			return acceptance{}, fmt.Errorf("%w: an acceptance with the address %v", ErrProtocol, addr)
+	return r, err
+}
+
+func decodeAcceptance(b []byte) (a acceptance, err error) {
+	if err = decode(b, &a); err != nil {
+		return a, err
+	}
+	if a.Magic != magic || a.Epoch == 0 || a.Devices == 0 || a.Devices > maxDevices || a.Device >= a.Devices || a.Zero != [2]byte{} || a.Directory.Addr > math.MaxUint64-directoryLen {
+		return a, fmt.Errorf("%w: what accepts is no agent, or has another version of the protocol", ErrProtocol)
+	}
+	for i, addr := range a.Addrs {
+		if i < int(a.Devices) && (addr.Port == 0 || addr.addrPort().Addr().IsUnspecified()) || i >= int(a.Devices) && addr != (address{}) {
+			return a, fmt.Errorf("%w: an agent with the address %v", ErrProtocol, addr.addrPort())
 		}
-		a.addrs = append(a.addrs, addr)
 	}
 	return a, nil
 }
 
-func zero(b []byte) bool { return len(bytes.Trim(b, "\x00")) == 0 }
-
-// query asks for the segments whose names come after a name, or for the one of that name.
-type query struct {
-	only bool // the one of that name
-	name string
+// writeDirectory replaces the content of a directory.
+func writeDirectory(b []byte, records []*record) {
+	end := b[headLen:headLen]
+	for _, r := range records {
+		end, _ = binary.Append(end, binary.BigEndian, r)
+	}
+	binary.BigEndian.PutUint32(b[4:], uint32(len(records)))
+	binary.BigEndian.PutUint32(b, crc32.ChecksumIEEE(b[4:headLen+len(end)]))
 }
 
-func (q query) encode(b []byte) []byte {
-	kind := byte(1)
-	if q.only {
-		kind = 2
+// readDirectory decodes what was read of a directory. If that is less than there is, need says how much to read. A
+// directory that changed meanwhile is an error; read it again.
+func readDirectory(b []byte, devices int) (records []record, need int, err error) {
+	n := binary.BigEndian.Uint32(b[4:])
+	if n > maxSegments {
+		return nil, 0, fmt.Errorf("%w: a directory of %d segments", ErrProtocol, n)
 	}
-	return append(append(b, kind, byte(len(q.name))), q.name...)
-}
-
-func decodeQuery(b []byte) (query, error) {
-	if len(b) < 2 || b[0] < 1 || b[0] > 2 || len(b) != 2+int(b[1]) {
-		return query{}, fmt.Errorf("%w: a query of %d bytes that cannot be read", ErrProtocol, len(b))
+	if need = headLen + int(n)*recordLen; need > len(b) {
+		return nil, need, nil
 	}
-	return query{only: b[0] == 2, name: string(b[2:])}, nil
-}
-
-// key is how a segment is reached through one device of its agent.
-type key struct {
-	addr uint64
-	rkey uint32
-}
-
-// description is a segment as its agent describes it.
-type description struct {
-	name string
-	size uint64
-	perm mmap.Permission
-	keys []key // by device; rkey and addr are zero where the segment is not reached
-}
-
-// reply has descriptions in the order of their names.
-type reply struct {
-	more     bool // further ones come after the last
-	segments []description
-}
-
-const remotePermissions = mmap.RemoteRead | mmap.RemoteWrite | mmap.RemoteAtomic
-
-// appendDescription appends the description if it fits into the rest of a reply.
-func appendDescription(b []byte, d *description) ([]byte, bool) {
-	if len(b)+11+len(d.name)+12*len(d.keys) > maxMessage {
-		return b, false
+	if binary.BigEndian.Uint32(b) != crc32.ChecksumIEEE(b[4:need]) {
+		return nil, 0, errTorn
 	}
-	b = append(append(b, byte(len(d.name))), d.name...)
-	b = binary.BigEndian.AppendUint64(b, d.size)
-	b = append(b, byte(d.perm&remotePermissions), byte(len(d.keys)))
-	for _, k := range d.keys {
-		b = binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint64(b, k.addr), k.rkey)
-	}
-	return b, true
-}
-
-// replyTo answers a query from the segments, which are in the order of their names.
-func replyTo(q query, segments []*description, b []byte) []byte {
-	b = append(b, 3, 0, 0)
-	n := byte(0)
-	at, found := slices.BinarySearchFunc(segments, q.name, func(d *description, name string) int { return strings.Compare(d.name, name) })
-	switch {
-	case q.only && found:
-		segments = segments[at : at+1]
-	case q.only:
-		segments = nil
-	case found:
-		segments = segments[at+1:]
-	default:
-		segments = segments[at:]
-	}
-	for _, d := range segments {
-		longer, fits := appendDescription(b, d)
-		if !fits || n == 255 {
-			b[1] = 1
-			break
-		}
-		b, n = longer, n+1
-	}
-	b[2] = n
-	return b
-}
-
-func decodeReply(b []byte, devices int) (reply, error) {
-	bad := func(what string) (reply, error) {
-		return reply{}, fmt.Errorf("%w: a reply to a query %s", ErrProtocol, what)
-	}
-	if len(b) < 3 || b[0] != 3 || b[1] > 1 {
-		return bad("that is no reply")
-	}
-	r, n := reply{more: b[1] == 1}, int(b[2])
-	if r.more && n == 0 {
-		return bad("that promises more and gives nothing")
-	}
-	b = b[3:]
+	records = make([]record, n)
+	_, err = binary.Decode(b[headLen:need], binary.BigEndian, records)
 	last := ""
-	for range n {
-		if len(b) < 1 || len(b) < 11+int(b[0]) {
-			return bad("that ends too early")
+	for i := range records {
+		r := &records[i]
+		name := r.name()
+		if err != nil || name <= last || r.Size == 0 || r.Size > math.MaxInt || !remotePermissions.Has(mmap.Permission(r.Perm)) || int(r.Devices) != devices || r.Zero != [6]byte{} {
+			return nil, 0, fmt.Errorf("%w: a directory with a wrong segment %q", ErrProtocol, name)
 		}
-		d := description{name: string(b[1 : 1+int(b[0])])}
-		b = b[1+len(d.name):]
-		d.size, d.perm = binary.BigEndian.Uint64(b), mmap.Permission(b[8])
-		keys := int(b[9])
-		b = b[10:]
-		if d.name <= last || d.size == 0 || d.size > math.MaxInt || !remotePermissions.Has(d.perm) || keys != devices {
-			return bad("with impossible values, or names out of order")
-		}
-		last = d.name
-		if len(b) < 12*keys {
-			return bad("that ends too early")
-		}
-		for range keys {
-			k := key{addr: binary.BigEndian.Uint64(b), rkey: binary.BigEndian.Uint32(b[8:])}
-			if k.addr+d.size < k.addr {
-				return bad("with memory beyond the end of the address space")
+		for j, k := range r.Keys {
+			if k.Addr+r.Size < k.Addr || j >= devices && k != (key{}) {
+				return nil, 0, fmt.Errorf("%w: a directory with a wrong key of segment %q", ErrProtocol, name)
 			}
-			d.keys = append(d.keys, k)
-			b = b[12:]
 		}
-		r.segments = append(r.segments, d)
+		last = name
 	}
-	if len(b) != 0 {
-		return bad("with bytes behind its end")
-	}
-	return r, nil
+	return records, need, nil
 }

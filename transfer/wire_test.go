@@ -1,96 +1,135 @@
 package transfer
 
 import (
-	"bytes"
 	"context"
+	"encoding/binary"
+	"hash/crc32"
 	"net/netip"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
-func seeds() [][]byte {
-	segments := []*description{
-		{name: "a", size: 1, perm: mmap.RemoteRead, keys: []key{{1, 2}, {3, 4}}},
-		{name: "b", size: 1 << 40, perm: remotePermissions, keys: []key{{1 << 20, 5}, {1 << 30, 6}}},
-	}
-	return [][]byte{
-		replyTo(query{}, segments, nil),
-		replyTo(query{only: true, name: "b"}, segments, nil),
-		query{name: "a"}.encode(nil),
-		query{only: true, name: strings.Repeat("x", maxName)}.encode(nil),
-		request{epoch: 1, peer: 2, device: 3}.encode(),
-		acceptance{epoch: 1, device: 1, addrs: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:7600"), netip.MustParseAddrPort("[2001:db8::1]:7600")}}.encode(),
-	}
+var (
+	goodRequest    = request{Magic: magic, Epoch: 1, Peer: 2, Device: 3}
+	goodAcceptance = acceptance{Magic: magic, Epoch: 1, Device: 1, Devices: 2, Addrs: [maxDevices]address{
+		{netip.MustParseAddr("192.0.2.1").As16(), 7600}, {netip.MustParseAddr("2001:db8::1").As16(), 7601},
+	}}
+)
+
+func goodDirectory() []byte {
+	b := make([]byte, headLen+2*recordLen)
+	writeDirectory(b, []*record{
+		{Name: [64]byte{'a'}, Size: 1, Perm: uint8(mmap.RemoteRead), Devices: 2, Keys: [maxDevices]key{{1, 2}, {3, 4}}},
+		{Name: [64]byte{'b'}, Size: 1 << 40, Perm: uint8(remotePermissions), Devices: 2, Keys: [maxDevices]key{{1 << 20, 5}, {1 << 30, 6}}},
+	})
+	return b
 }
 
 // Whatever arrives, decoders neither panic nor accept what their encoders do not write.
 func FuzzDecode(f *testing.F) {
-	for _, b := range seeds() {
-		f.Add(b)
-	}
+	f.Add(encode(goodRequest))
+	f.Add(encode(goodAcceptance))
+	f.Add(goodDirectory())
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if q, err := decodeQuery(b); err == nil {
-			require.Equal(t, b, q.encode(nil))
+		same := func(v any, err error) {
+			if err == nil {
+				require.Equal(t, b, append(encode(v), make([]byte, len(b)-len(encode(v)))...))
+			}
 		}
-		if r, err := decodeRequest(b); err == nil {
-			require.Equal(t, r.encode(), bytes.TrimRight(b[:requestLen], "")[:requestLen])
-		}
-		if a, err := decodeAcceptance(b); err == nil {
-			require.True(t, bytes.HasPrefix(b, a.encode()) || bytes.HasPrefix(a.encode(), b))
-		}
-		r, err := decodeReply(b, 2)
-		if err != nil {
+		r, err := decodeRequest(b)
+		same(r, err)
+		a, err := decodeAcceptance(b)
+		same(a, err)
+		if len(b) < headLen {
 			return
 		}
-		var segments []*description
-		for i := range r.segments {
-			segments = append(segments, &r.segments[i])
+		binary.BigEndian.PutUint32(b, crc32.ChecksumIEEE(b[4:])) // of what is there
+		records, need, err := readDirectory(b, 2)
+		if err != nil || need > len(b) {
+			require.Nil(t, records)
+			return
 		}
-		again := replyTo(query{}, segments, nil)
-		if len(again) == len(b) { // not cut to the length of a message
-			again[1] = b[1]
-			require.Equal(t, b, again)
+		var pointers []*record
+		for i := range records {
+			pointers = append(pointers, &records[i])
 		}
+		again := make([]byte, need)
+		writeDirectory(again, pointers)
+		require.Equal(t, b[:need], again)
 	})
 }
 
-// Each prefix of a message, and each with a byte more, is refused.
+// Messages that are cut or longer, and each wrong value, are refused.
 func TestStrict(t *testing.T) {
-	for i, b := range seeds() {
-		decode := func(b []byte) (err error) {
-			switch {
-			case i < 2:
-				_, err = decodeReply(b, 2)
-			case i < 4:
-				_, err = decodeQuery(b)
-			case i < 5:
-				_, err = decodeRequest(b)
-			default:
-				_, err = decodeAcceptance(b)
-			}
-			return err
-		}
-		require.NoError(t, decode(b))
-		for n := range b {
-			require.ErrorIs(t, decode(b[:n]), ErrProtocol, "%d bytes of %x", n, b)
-		}
-		require.ErrorIs(t, decode(append(bytes.Clone(b), 1)), ErrProtocol)
+	_, err := decodeRequest(append(encode(goodRequest), 0, 0))
+	require.NoError(t, err)
+	_, err = decodeRequest(append(encode(goodRequest), 0, 1))
+	require.ErrorIs(t, err, ErrProtocol)
+	_, err = decodeRequest(encode(goodRequest)[:20])
+	require.ErrorIs(t, err, ErrProtocol)
+	for _, change := range []func(r *request){
+		func(r *request) { r.Magic++ }, func(r *request) { r.Epoch = 0 }, func(r *request) { r.Device = maxDevices }, func(r *request) { r.Zero[3] = 1 },
+	} {
+		r := goodRequest
+		change(&r)
+		_, err = decodeRequest(encode(r))
+		require.ErrorIs(t, err, ErrProtocol)
 	}
+
+	_, err = decodeAcceptance(encode(goodAcceptance))
+	require.NoError(t, err)
+	for _, change := range []func(a *acceptance){
+		func(a *acceptance) { a.Magic++ }, func(a *acceptance) { a.Epoch = 0 }, func(a *acceptance) { a.Device = 2 }, func(a *acceptance) { a.Zero[0] = 1 },
+		func(a *acceptance) { a.Devices, a.Device = 0, 0 }, func(a *acceptance) { a.Devices = maxDevices + 1 }, func(a *acceptance) { a.Addrs[1].Port = 0 },
+		func(a *acceptance) { a.Addrs[0].IP = [16]byte{} }, func(a *acceptance) { a.Addrs[2].Port = 1 }, func(a *acceptance) { a.Directory.Addr = 1<<64 - 1 },
+	} {
+		a := goodAcceptance
+		change(&a)
+		_, err = decodeAcceptance(encode(a))
+		require.ErrorIs(t, err, ErrProtocol, "%+v", a)
+	}
+
+	records, _, err := readDirectory(goodDirectory(), 2)
+	require.NoError(t, err)
+	require.Len(t, records, 2)
+	records, need, err := readDirectory(goodDirectory()[:headLen+recordLen], 2)
+	require.NoError(t, err)
+	require.Nil(t, records)
+	require.Equal(t, headLen+2*recordLen, need)
+	torn := goodDirectory()
+	torn[20]++
+	_, _, err = readDirectory(torn, 2)
+	require.ErrorIs(t, err, errTorn)
+	_, _, err = readDirectory(goodDirectory(), 1)
+	require.ErrorIs(t, err, ErrProtocol)
+	for _, change := range []func(r *record){
+		func(r *record) { r.Name[0] = 'a' }, func(r *record) { r.Size = 0 }, func(r *record) { r.Size = 1 << 63 }, func(r *record) { r.Perm = 1 },
+		func(r *record) { r.Devices = 3 }, func(r *record) { r.Zero[0] = 1 }, func(r *record) { r.Keys[2].Key = 1 }, func(r *record) { r.Keys[1].Addr = 1<<64 - 1 },
+	} {
+		all, _, err := readDirectory(goodDirectory(), 2)
+		require.NoError(t, err)
+		change(&all[1])
+		b := make([]byte, headLen+2*recordLen)
+		writeDirectory(b, []*record{&all[0], &all[1]})
+		_, _, err = readDirectory(b, 2)
+		require.ErrorIs(t, err, ErrProtocol, "%+v", all[1])
+	}
+	b := make([]byte, headLen)
+	b[4] = 0xff
+	_, _, err = readDirectory(b, 2)
+	require.ErrorIs(t, err, ErrProtocol)
 }
 
 // stranger is a program that is no agent.
 type stranger struct {
 	*rdma.Connections
 	engine *pe.Engine
-	sends  *rdma.Pool
 	memory *mmap.Map
 	ended  chan error
 }
@@ -100,20 +139,12 @@ func strange(t *testing.T, begin func(s *stranger)) *stranger {
 	dev, err := device.Open("soft-lo")
 	require.NoError(t, err)
 	s := &stranger{engine: pe.New(pe.Config{}), ended: make(chan error, 8)}
-	s.Connections, err = rdma.New(dev, rdma.Config{Engine: s.engine, MaxConnections: 4})
+	s.Connections, err = rdma.New(dev, rdma.Config{Engine: s.engine, MaxConnections: 4, Permissions: mmap.RemoteRead})
 	require.NoError(t, err)
-	s.memory, err = mmap.Alloc(dev, 4096, mmap.LocalReadWrite)
+	s.memory, err = mmap.Alloc(dev, directoryLen, mmap.LocalReadWrite|mmap.RemoteRead)
 	require.NoError(t, err)
-	s.sends, err = s.Pool(4, pe.FreeTask, func(t *rdma.Task, _ error) { _ = t.Free() })
-	require.NoError(t, err)
-	require.NoError(t, s.Receive(4, maxMessage, func(*rdma.Message) {}))
 	s.OnConnection(func(conn *rdma.Connection, state rdma.ConnectionState, err error) {
 		switch state {
-		case rdma.Ready:
-			if n, _ := conn.UserData().(int); n > 0 {
-				task, err := s.sends.Send(conn, bufinv.Source(s.memory, 0, n))
-				_ = pe.SubmitOrFree(task, err)
-			}
 		case rdma.Failed:
 			_ = conn.Close()
 		case rdma.Closed:
@@ -140,51 +171,69 @@ func strange(t *testing.T, begin func(s *stranger)) *stranger {
 	return s
 }
 
-// Who breaks the protocol is refused, and counted; others are served.
+// Who dials and breaks the protocol is refused, and counted; others are served.
 func TestHostile(t *testing.T) {
 	far := open(t, 1)
 	register(t, far, "blocks", 100)
-	addr := far.Addrs()[0].String()
-	for name, dials := range map[string]struct {
-		private []byte
-		message []byte
-	}{
-		"no protocol":                  {private: []byte("hello")},
-		"a request of another version": {private: []byte{0x56, 0x54, 0x47, 2}},
-		"a bad query":                  {request{epoch: 1, peer: 7}.encode(), []byte{9, 9, 9}},
-		"an empty query":               {request{epoch: 1, peer: 8}.encode(), []byte{0}},
-		"a reply":                      {request{epoch: 1, peer: 9}.encode(), seeds()[0]},
-	} {
+	for name, private := range map[string][]byte{"no protocol": []byte("hello"), "another version": {0x56, 0x54, 0x47, 2}, "nothing": nil} {
 		t.Run(name, func(t *testing.T) {
 			before := far.Counters().Refused
 			s := strange(t, func(s *stranger) {
-				copy(s.memory.Bytes(), dials.message)
-				conn, err := s.Dial(addr, rdma.DialConfig{PrivateData: dials.private})
+				_, err := s.Dial(far.Addrs()[0].String(), rdma.DialConfig{PrivateData: private})
 				s.Fail(err)
-				conn.SetUserData(len(dials.message))
 			})
-			require.Error(t, <-s.ended)
+			require.ErrorIs(t, <-s.ended, rdma.ErrRejected)
 			require.Equal(t, before+1, far.Counters().Refused)
 		})
 	}
 	dial(t, open(t, 1), far, "blocks")
 }
 
-// What accepts and is no agent is refused.
+// What accepts and is no agent, or lies about its directory, is refused.
 func TestHostileListener(t *testing.T) {
 	near := open(t, 1)
-	for name, private := range map[string][]byte{"another protocol": []byte("hello"), "an epoch of zero": {0x56, 0x54, 0x47, 1, 12: 0, 13: 1}} {
+	for name, accept := range map[string]func(s *stranger) []byte{
+		"another protocol": func(*stranger) []byte { return []byte("hello") },
+		"a directory that changes all the time": func(s *stranger) []byte {
+			s.memory.Bytes()[0] = 1
+			return s.acceptance()
+		},
+		"a directory of other devices": func(s *stranger) []byte {
+			copy(s.memory.Bytes(), goodDirectory())
+			return s.acceptance()
+		},
+		"no directory": func(s *stranger) []byte {
+			a := goodAcceptance
+			a.Device, a.Devices, a.Addrs[1] = 0, 1, address{}
+			return encode(a)
+		},
+	} {
 		t.Run(name, func(t *testing.T) {
 			addr := make(chan string, 1)
 			strange(t, func(s *stranger) {
-				l, err := s.Listen("127.0.0.1:0", rdma.ListenConfig{PrivateData: private})
+				l, err := s.Listen("127.0.0.1:0", rdma.ListenConfig{PrivateData: accept(s)})
 				s.Fail(err)
 				addr <- l.Addr().String()
 			})
-			before := near.Counters().Refused
 			_, err := near.Dial(testContext(t), <-addr)
-			require.ErrorIs(t, err, ErrProtocol)
-			require.Equal(t, before+1, near.Counters().Refused)
+			switch name {
+			case "no directory":
+				require.ErrorIs(t, err, rdma.ErrRemoteAccess)
+			case "a directory that changes all the time":
+				require.ErrorIs(t, err, errTorn)
+			default:
+				require.ErrorIs(t, err, ErrProtocol)
+			}
 		})
 	}
+	require.EqualValues(t, 1, near.Counters().Refused)
+}
+
+// acceptance is that of an agent with one device.
+func (s *stranger) acceptance() []byte {
+	rkey, err := s.memory.ExportKey(s.PD())
+	s.Fail(err)
+	a := goodAcceptance
+	a.Device, a.Devices, a.Addrs[1], a.Directory = 0, 1, address{}, key{s.memory.Addr(), rkey}
+	return encode(a)
 }
