@@ -1,6 +1,7 @@
 package transfer
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -45,27 +46,13 @@ func (c Config) withDefaults() (Config, error) {
 	if n := len(c.Devices); n < 1 || n > maxDevices {
 		return c, fmt.Errorf("%w: an agent has 1 to %d devices, not %d", ErrInvalid, maxDevices, n)
 	}
-	for name, v := range map[string]int{"MaxConnections": c.MaxConnections, "Depth": c.Depth, "Piece": c.Piece, "DialTimeout": int(c.DialTimeout)} {
-		if v < 0 {
-			return c, fmt.Errorf("%w: Config.%s is negative", ErrRange, name)
-		}
-	}
-	set := func(v *int, standard int) {
-		if *v == 0 {
-			*v = standard
-		}
-	}
-	set(&c.MaxConnections, 256)
-	set(&c.Depth, 64)
-	set(&c.Piece, 256<<10)
-	if c.DialTimeout == 0 {
-		c.DialTimeout = 10 * time.Second
-	}
+	c.MaxConnections, c.Depth, c.Piece = cmp.Or(c.MaxConnections, 256), cmp.Or(c.Depth, 64), cmp.Or(c.Piece, 256<<10)
+	c.DialTimeout = cmp.Or(c.DialTimeout, 10*time.Second)
 	if c.Go == nil {
 		c.Go = func(f func()) { go f() }
 	}
-	if c.Depth > poolSize/2 || c.Piece > 1<<30 {
-		return c, fmt.Errorf("%w: Config.Depth is at most %d, and Config.Piece 1 GiB", ErrRange, poolSize/2)
+	if c.Depth < 0 || c.Depth > poolSize/2 || c.Piece < 0 || c.Piece > 1<<30 || c.MaxConnections < 0 || c.DialTimeout < 0 {
+		return c, fmt.Errorf("%w: no setting is negative, Config.Depth is at most %d and Config.Piece 1 GiB", ErrRange, poolSize/2)
 	}
 	return c, nil
 }
@@ -80,12 +67,12 @@ type Agent struct {
 
 	stop  context.CancelFunc
 	ended sync.WaitGroup
+	once  sync.Once // Close
 
 	// mu guards what follows, and all peers, batches and segments. No call that may wait is made
 	// with it.
 	mu       sync.Mutex
-	closed   bool
-	failed   error      // why the agent has ended by itself
+	closed   error      // why the agent has ended
 	segments []*Segment // by address
 	names    []*record  // of the published ones, by name
 	peers    []*Peer    // that are open
@@ -170,34 +157,31 @@ func (a *Agent) Counters() Counters {
 
 // Close ends all items that have not ended, with ErrClosed, all connections and all segments. It
 // returns when no device can touch the memory any more. Closing again does nothing.
-func (a *Agent) Close() error {
-	a.mu.Lock()
-	if a.closed {
-		a.mu.Unlock()
-		return nil
-	}
-	a.closed = true
-	a.endPeers(fmt.Errorf("%w: the agent", ErrClosed))
-	a.mu.Unlock()
-	a.stop()
-	a.ended.Wait()
-	err := a.closeRails()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, p := range slices.Clone(a.peers) {
-		p.end(a.alive())
-	}
-	for _, s := range a.segments {
-		err = errors.Join(err, s.release())
-	}
-	a.segments, a.names = nil, nil
+func (a *Agent) Close() (err error) {
+	a.once.Do(func() {
+		a.end(fmt.Errorf("%w: the agent", ErrClosed))
+		a.stop()
+		a.ended.Wait()
+		err = a.closeRails()
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		for _, p := range slices.Clone(a.peers) {
+			p.end(a.closed)
+		}
+		for _, s := range a.segments {
+			err = errors.Join(err, s.release())
+		}
+	})
 	return err
 }
 
-// endPeers ends all work that waits. The lock is held.
-func (a *Agent) endPeers(err error) {
+// end ends all work that waits.
+func (a *Agent) end(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.closed = cmp.Or(a.closed, err)
 	for _, p := range a.peers {
-		p.endWork(err)
+		p.endWork(a.closed)
 	}
 }
 
@@ -206,15 +190,4 @@ func (a *Agent) closeRails() (err error) {
 		err = errors.Join(err, r.close())
 	}
 	return err
-}
-
-// alive is why the agent can do nothing any more. The lock is held.
-func (a *Agent) alive() error {
-	switch {
-	case a.failed != nil:
-		return fmt.Errorf("%w: the agent has failed: %w", ErrClosed, a.failed)
-	case a.closed:
-		return fmt.Errorf("%w: the agent", ErrClosed)
-	}
-	return nil
 }

@@ -124,7 +124,7 @@ func (a *Agent) Submit(b *Batch) (*Handle, error) {
 	}
 	h := &Handle{agent: a, items: b.items, left: len(b.items), done: make(chan struct{})}
 	a.mu.Lock()
-	err := a.alive()
+	err := a.closed
 	for i := 0; i < len(h.items) && err == nil; i++ {
 		if e := a.check(&h.items[i]); e != nil {
 			err = h.itemError(i, e)
@@ -147,7 +147,6 @@ func (a *Agent) Submit(b *Batch) (*Handle, error) {
 		u.peer.connect()
 	}
 	a.mu.Unlock()
-	a.kick()
 	return h, nil
 }
 

@@ -1,6 +1,7 @@
 package transfer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -55,20 +56,21 @@ func (l *link) room() bool {
 	return l.inFlight < depth && (l.inFlight == 0 || l.bytes < windowBytes)
 }
 
-// activate puts the link into the queue of its rail if it can take work.
-func (l *link) activate(level int) {
-	if l.state == linkReady && !l.active[level] && l.peer.work[level].len() > 0 && l.room() {
-		l.active[level] = true
-		l.rail.active[level].push(l)
-		l.rail.pending = true
+// activate puts the link into the queues of its rail for which there is work, if it can take some.
+func (l *link) activate() {
+	for level := range levels {
+		if l.state == linkReady && !l.active[level] && l.peer.work[level].Len() > 0 && l.room() {
+			l.active[level] = true
+			l.rail.active[level].Push(l)
+			l.rail.wake()
+		}
 	}
 }
 
 func (l *link) dial() {
 	if l.state == linkDown {
 		l.state = linkQueued
-		l.rail.dials = append(l.rail.dials, l)
-		l.rail.pending = true
+		_ = l.rail.engine.Do(l.begin)
 	}
 }
 
@@ -78,9 +80,30 @@ func (l *link) close() {
 	}
 	if l.state == linkDialing || l.state == linkReady {
 		l.state = linkClosing
-		l.rail.closes = append(l.rail.closes, l)
-		l.rail.pending = true
+		conn := l.conn
+		_ = l.rail.engine.Do(func() { _ = conn.Close() })
 	}
+}
+
+// begin dials. It runs on the engine's goroutine.
+func (l *link) begin() {
+	a := l.rail.agent
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if l.state != linkQueued {
+		return
+	}
+	l.state, l.err = linkDialing, nil
+	a.counters.Dials++
+	who := request{Magic: magic, Epoch: a.epoch, Peer: l.peer.serial, Device: uint8(l.rail.index)}
+	conn, err := l.rail.rdma.Dial(l.target(), rdma.DialConfig{PrivateData: encode(who), Timeout: a.cfg.DialTimeout})
+	if err != nil {
+		l.failures = maxFailures
+		l.down(err)
+		return
+	}
+	conn.SetUserData(l)
+	l.conn = conn
 }
 
 // target is the address to dial: the one that the program gave, until the peer has told those of all of its
@@ -96,7 +119,6 @@ func (l *link) target() string {
 func (l *link) changed(conn *rdma.Connection, state rdma.ConnectionState, err error) {
 	a := l.peer.agent
 	a.mu.Lock()
-	defer a.kick()
 	defer a.mu.Unlock()
 	if conn != l.conn {
 		return
@@ -118,9 +140,7 @@ func (l *link) changed(conn *rdma.Connection, state rdma.ConnectionState, err er
 		l.peer.found(acc)
 		l.releaseFenced()
 		l.peer.connect()
-		for level := range levels {
-			l.activate(level)
-		}
+		l.activate()
 	case rdma.Failed:
 		l.err = err
 		a.counters.Lost++
@@ -153,11 +173,12 @@ func (l *link) down(err error) {
 // take takes the next piece of work of a level for the link, or none.
 func (l *link) take(level int) *piece {
 	w := &l.peer.work[level]
-	for u := w.front(); u != nil; u = w.front() {
+	for w.Len() > 0 {
+		u := w.Front()
 		pc := u.nextPiece()
 		if pc == nil {
-			w.pop()
 			u.queued = false
+			w.Pop()
 			continue
 		}
 		m, err := pc.item.remote.through(l)
@@ -176,7 +197,7 @@ func (l *link) ended(pc *piece, original uint64, posted bool, err error) {
 	l.inFlight--
 	l.bytes -= pc.length
 	l.rail.inFlight--
-	dead := errors.Join(a.alive(), l.peer.closed)
+	dead := cmp.Or(a.closed, l.peer.closed)
 	if err != nil && l.state == linkReady && repeatable(err, posted) {
 		l.state = linkClosing // which changed will report
 	}
@@ -198,9 +219,7 @@ func (l *link) ended(pc *piece, original uint64, posted bool, err error) {
 	default:
 		pc.repeat()
 	}
-	for level := range levels {
-		l.activate(level)
-	}
+	l.activate()
 }
 
 // repeatable reports whether a piece failed because its connection ended, and not by itself.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/mmap"
 )
 
@@ -21,7 +22,7 @@ type Peer struct {
 	// Guarded by the agent's mutex.
 	links    []*link    // by device of the agent
 	reached  acceptance // the latest; its epoch is zero before the first
-	work     [levels]fifo[*run]
+	work     [levels]fifo.Queue[*run]
 	filling  *run
 	segments map[string]*RemoteSegment // of this epoch, that were looked up
 	closed   error                     // why it ended
@@ -41,7 +42,7 @@ func (a *Agent) Dial(ctx context.Context, addr string) (*Peer, error) {
 	}
 	p := &Peer{agent: a, addr: addr, segments: map[string]*RemoteSegment{}, gone: make(chan struct{})}
 	a.mu.Lock()
-	if err := a.alive(); err != nil {
+	if err := a.closed; err != nil {
 		a.mu.Unlock()
 		return fail(err)
 	}
@@ -68,7 +69,6 @@ func (p *Peer) Close() {
 	p.agent.mu.Lock()
 	p.end(fmt.Errorf("%w: the peer at %s", ErrClosed, p.addr))
 	p.agent.mu.Unlock()
-	p.agent.kick()
 	<-p.gone
 }
 
@@ -100,7 +100,8 @@ func (p *Peer) settle() {
 // endWork ends what waits for a connection to the peer.
 func (p *Peer) endWork(err error) {
 	for i := range p.work {
-		for u := p.work[i].pop(); u != nil; u = p.work[i].pop() {
+		for w := &p.work[i]; w.Len() > 0; {
+			u := w.Pop()
 			u.queued = false
 			u.drop(err)
 		}
@@ -116,9 +117,9 @@ func (p *Peer) enqueue(u *run) {
 		return
 	}
 	u.queued = true
-	p.work[u.level].push(u)
+	p.work[u.level].Push(u)
 	for _, l := range p.links {
-		l.activate(u.level)
+		l.activate()
 	}
 }
 
@@ -130,7 +131,7 @@ func (p *Peer) connecting() bool {
 // connect begins to connect on the devices that are not connected. Until one is, only one tries: the others
 // learn from it at which address to dial.
 func (p *Peer) connect() {
-	if p.closed != nil || p.agent.alive() != nil {
+	if p.closed != nil || p.agent.closed != nil {
 		return
 	}
 	if !slices.ContainsFunc(p.links, func(l *link) bool { return l.state == linkReady }) {
@@ -154,13 +155,13 @@ func (p *Peer) lost(l *link, err error) {
 		return
 	}
 	if l.fenced != nil {
-		if l.failures < maxFailures && p.agent.alive() == nil {
+		if l.failures < maxFailures && p.agent.closed == nil {
 			l.dial() // what it had can go on only when the peer has confirmed its end
 			return
 		}
 		l.endFenced(fmt.Errorf("%w: %w", ErrUnknown, err))
 	}
-	if slices.ContainsFunc(p.work[:], func(w fifo[*run]) bool { return w.len() > 0 }) {
+	if p.work[0].Len()+p.work[1].Len()+p.work[2].Len() > 0 {
 		if p.connect(); !p.connecting() {
 			p.endWork(fmt.Errorf("no connection to the transfer agent at %s: %w", p.addr, err))
 		}

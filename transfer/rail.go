@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"sync/atomic"
 
 	"github.com/verbena-rdma/verbena/bufinv"
+	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
@@ -25,18 +25,14 @@ type rail struct {
 	engine *pe.Engine
 	rdma   *rdma.Connections
 	tasks  *rdma.Pool
-	wake   func()
-	woken  atomic.Bool
 
 	// Of the engine's goroutine.
 	accepted map[request]*incoming
 	batch    [32]*piece
 
 	// Guarded by the agent's mutex.
-	pending  bool // something waits for the engine's goroutine
-	dials    []*link
-	closes   []*link
-	active   [levels]fifo[*link]
+	woken    bool // work will run
+	active   [levels]fifo.Queue[*link]
 	inFlight int // pieces
 }
 
@@ -49,7 +45,6 @@ type incoming struct {
 
 func newRail(a *Agent, index int, dev verbs.Device) (*rail, error) {
 	r := &rail{agent: a, index: index, dev: dev, engine: pe.New(pe.Config{Log: a.cfg.Log}), accepted: map[request]*incoming{}}
-	r.wake = r.work
 	err := r.open()
 	if err != nil {
 		err = errors.Join(err, r.close())
@@ -97,16 +92,14 @@ func (r *rail) listen(addr string) (netip.AddrPort, error) {
 func (r *rail) run(ctx context.Context) {
 	a := r.agent
 	defer a.ended.Done()
-	err := r.engine.Run(ctx)
+	if err := r.engine.Run(ctx); ctx.Err() == nil {
+		a.end(fmt.Errorf("%w: the agent has failed: device %s: %w", ErrClosed, r.dev.Name(), errors.Join(err, r.rdma.Err())))
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if ctx.Err() == nil && a.failed == nil {
-		a.failed = fmt.Errorf("device %s: %w", r.dev.Name(), errors.Join(err, r.rdma.Err()))
-		a.endPeers(a.alive())
-	}
 	for _, p := range slices.Clone(a.peers) {
 		if l := p.links[r.index]; l.state != linkDown {
-			l.down(a.alive())
+			l.down(a.closed)
 		}
 	}
 }
@@ -119,50 +112,34 @@ func (r *rail) close() error {
 	return err
 }
 
-// kick has the engines do what waits for them. The lock is not held.
-func (a *Agent) kick() {
-	for _, r := range a.rails {
-		a.mu.Lock()
-		pending := r.pending
-		a.mu.Unlock()
-		if pending && r.woken.CompareAndSwap(false, true) {
-			_ = r.engine.Dispatch(r.wake) // fails when the agent is closed
-		}
+// wake has work run on the engine's goroutine. The lock is held.
+func (r *rail) wake() {
+	if !r.woken {
+		r.woken = r.engine.Do(r.work) == nil // fails when the agent is closed
 	}
 }
 
-// work does what waits for the engine's goroutine. It runs on it.
+// work gives the device all that it takes. It runs on the engine's goroutine.
 func (r *rail) work() {
-	a := r.agent
-	r.woken.Store(false)
-	for {
-		a.mu.Lock()
-		dials, closes := r.dials, r.closes
-		r.dials, r.closes, r.pending = nil, nil, false
+	for more := true; more; {
+		r.agent.mu.Lock()
+		r.woken = true // by this loop
 		batch := r.pull()
-		a.mu.Unlock()
-		for _, l := range dials {
-			r.dial(l)
-		}
-		for _, l := range closes {
-			r.hangUp(l)
-		}
-		if len(batch) == 0 && len(dials)+len(closes) == 0 {
-			break
-		}
+		r.woken = false
+		r.agent.mu.Unlock()
 		for _, pc := range batch {
 			r.post(pc)
 		}
+		more = len(batch) == len(r.batch)
 	}
-	a.kick() // other devices
 }
 
 // pull takes work for the device: of the highest priority first, and of the peers in turn. The lock is held.
 func (r *rail) pull() []*piece {
 	batch := r.batch[:0]
 	for level := range r.active {
-		for queue := &r.active[level]; queue.len() > 0 && len(batch) < len(r.batch) && r.inFlight < poolSize; {
-			l := queue.pop()
+		for queue := &r.active[level]; queue.Len() > 0 && len(batch) < len(r.batch) && r.inFlight < poolSize; {
+			l := queue.Pop()
 			l.active[level] = false
 			if l.state != linkReady || !l.room() {
 				continue
@@ -172,7 +149,7 @@ func (r *rail) pull() []*piece {
 				l.bytes += pc.length
 				r.inFlight++
 				batch = append(batch, pc)
-				l.activate(level)
+				l.activate()
 			}
 		}
 	}
@@ -212,51 +189,11 @@ func (r *rail) post(pc *piece) {
 func (r *rail) ended(t *rdma.Task, err error) {
 	pc, original := t.UserData().(*piece), t.Original()
 	_ = t.Free()
-	a := r.agent
-	a.mu.Lock()
-	pc.link.ended(pc, original, true, err)
-	pending := r.pending
-	a.mu.Unlock()
-	if pending {
-		r.work()
-	}
-}
-
-func (r *rail) dial(l *link) {
-	a := r.agent
-	a.mu.Lock()
-	if l.state != linkQueued {
-		a.mu.Unlock()
-		return
-	}
-	l.state, l.err = linkDialing, nil
-	a.counters.Dials++
-	addr := l.target()
-	a.mu.Unlock()
-	who := request{Magic: magic, Epoch: a.epoch, Peer: l.peer.serial, Device: uint8(r.index)}
-	conn, err := r.rdma.Dial(addr, rdma.DialConfig{PrivateData: encode(who), Timeout: a.cfg.DialTimeout})
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if err != nil {
-		l.failures = maxFailures
-		l.down(err)
-		return
-	}
-	conn.SetUserData(l)
-	l.conn = conn
-	if l.state == linkClosing { // meanwhile
-		r.closes = append(r.closes, l)
-		r.pending = true
-	}
-}
-
-func (r *rail) hangUp(l *link) {
 	r.agent.mu.Lock()
-	conn := l.conn
+	r.woken = true // by this function
+	pc.link.ended(pc, original, true, err)
 	r.agent.mu.Unlock()
-	if conn != nil {
-		_ = conn.Close() // this is the engine's goroutine
-	}
+	r.work()
 }
 
 // changed follows all connections.

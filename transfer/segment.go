@@ -62,7 +62,7 @@ func (a *Agent) Register(name string, mem []byte, perm mmap.Permission) (*Segmen
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	err := a.alive()
+	err := a.closed
 	at, _ := slices.BinarySearchFunc(a.segments, s, byAddress)
 	under, exists := slices.BinarySearchFunc(a.names, s.record, byName)
 	switch {
