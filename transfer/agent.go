@@ -14,6 +14,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -66,6 +67,8 @@ type Agent struct {
 	directory *Segment
 
 	stop  context.CancelFunc
+	over  <-chan struct{} // closed by stop
+	noted chan struct{}   // wakes a goroutine in Note
 	ended sync.WaitGroup
 	once  sync.Once // Close
 
@@ -78,6 +81,7 @@ type Agent struct {
 	peers    []*Peer    // that are open
 	serial   uint32     // of the latest Peer
 	spare    *piece
+	notes    fifo.Queue[received]
 	counters Counters
 }
 
@@ -114,6 +118,7 @@ func Open(cfg Config) (*Agent, error) {
 	a.epoch = a.newEpoch()
 	var ctx context.Context
 	ctx, a.stop = context.WithCancel(context.Background())
+	a.over, a.noted = ctx.Done(), make(chan struct{}, 1)
 	for _, r := range a.rails { // one after the other, since a peer may dial as soon as one listens
 		if cfg.Listen == "" {
 			continue
@@ -160,7 +165,6 @@ func (a *Agent) Counters() Counters {
 func (a *Agent) Close() (err error) {
 	a.once.Do(func() {
 		a.end(fmt.Errorf("%w: the agent", ErrClosed))
-		a.stop()
 		a.ended.Wait()
 		err = a.closeRails()
 		a.mu.Lock()
@@ -180,6 +184,7 @@ func (a *Agent) end(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closed = cmp.Or(a.closed, err)
+	a.stop()
 	for _, p := range a.peers {
 		p.endWork(a.closed)
 	}

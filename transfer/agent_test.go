@@ -380,3 +380,62 @@ func TestOrder(t *testing.T) {
 	require.Less(t, items, 2000)
 	require.NoError(t, long.Wait(ctx))
 }
+
+// Notes come once, in order, after the data of their batches.
+func TestNotes(t *testing.T) {
+	ctx := testContext(t)
+	near, far := open(t, 2), open(t, 2)
+	theirs := register(t, far, "blocks", 1<<20)
+	mine := register(t, near, "", 1<<20)
+	remote := dial(t, near, far, "blocks")
+	const n = 3000 // more than wait for Agent.Note
+	var last *Handle
+	for i := range n {
+		var b Batch
+		b.Note(remote.Peer(), uint32(i))
+		if i == n-1 {
+			fill(mine.Bytes(), 5)
+			b.Write(remote, 0, mine.Bytes())
+		}
+		last = submit(t, near, &b)
+	}
+	seen := map[uint32]bool{}
+	for range n {
+		note, err := far.Note(ctx)
+		require.NoError(t, err)
+		require.False(t, seen[note.Value])
+		seen[note.Value] = true
+		require.True(t, note.From.IsLoopback())
+		if note.Value == n-1 {
+			require.True(t, bytes.Equal(mine.Bytes(), theirs.Bytes()))
+		}
+	}
+	require.NoError(t, last.Wait(ctx))
+
+	// A note is not sent if an item before it fails.
+	gone := register(t, far, "gone", 100)
+	segment, err := remote.Peer().Segment(ctx, "gone")
+	require.NoError(t, err)
+	require.NoError(t, gone.Close())
+	var b Batch
+	b.Note(remote.Peer(), 1)
+	b.Write(segment, 0, mine.Bytes()[:100])
+	h := submit(t, near, &b)
+	require.Error(t, h.Wait(ctx))
+	require.ErrorIs(t, h.Item(0), ErrNotSent)
+	b.Note(nil, 1)
+	_, err = near.Submit(&b)
+	require.ErrorIs(t, err, ErrInvalid)
+
+	short, cancel := context.WithTimeout(ctx, time.Millisecond)
+	defer cancel()
+	_, err = far.Note(short)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	ended := make(chan error)
+	go func() {
+		_, err := far.Note(ctx)
+		ended <- err
+	}()
+	require.NoError(t, far.Close())
+	require.ErrorIs(t, <-ended, ErrClosed)
+}

@@ -45,6 +45,7 @@ type item struct {
 	localAt   int // offset of slice in local
 	arg, swap uint64
 
+	run      *run
 	next     int32 // item of the same run; -1: none
 	pieces   int32 // cut and not ended
 	cut      int   // bytes that are in pieces
@@ -54,8 +55,11 @@ type item struct {
 }
 
 func (it *item) length() int {
-	if it.atomic() {
+	switch {
+	case it.atomic():
 		return 8
+	case it.op == rdma.OpWriteImm:
+		return 4
 	}
 	return len(it.slice)
 }
@@ -83,6 +87,17 @@ func (b *Batch) CompareSwap(at *RemoteSegment, offset int, compare, swap uint64)
 	b.items = append(b.items, item{op: rdma.OpCompareSwap, remote: at, offset: offset, arg: compare, swap: swap})
 }
 
+// Note adds an item that gives a peer's program a value ([Agent.Note]), exactly once, when all other items of the
+// batch for this peer have succeeded: what they have written is in its memory. If one fails, the note fails with
+// ErrNotSent.
+func (b *Batch) Note(to *Peer, value uint32) {
+	it := item{op: rdma.OpWriteImm, arg: uint64(value)}
+	if to != nil {
+		it.remote = to.inbox
+	}
+	b.items = append(b.items, it)
+}
+
 // Len is the number of items.
 func (b *Batch) Len() int { return len(b.items) }
 
@@ -96,6 +111,9 @@ type run struct {
 	level  int
 	first  int32  // the first item that is not all in pieces; -1: none
 	last   int32  // while the run is made
+	left   int    // items that have not ended, but for notes
+	failed bool   // one has
+	epoch  uint64 // of the peer whose memory they use; zero: they do not
 	again  *piece // to be repeated
 	queued bool
 }
@@ -135,8 +153,12 @@ func (a *Agent) Submit(b *Batch) (*Handle, error) {
 		return nil, fmt.Errorf("submit a batch of %d items: %w", len(h.items), err)
 	}
 	b.items = nil
-	for i := range h.items {
-		h.add(int32(i), b.Priority.level())
+	for _, notes := range []bool{a.cfg.planted == "note", a.cfg.planted != "note"} { // which are the last of their runs
+		for i := range h.items {
+			if (h.items[i].op == rdma.OpWriteImm) == notes {
+				h.add(int32(i), b.Priority.level())
+			}
+		}
 	}
 	if h.left == 0 {
 		close(h.done)
@@ -158,6 +180,8 @@ func (a *Agent) check(it *item) (err error) {
 		return fmt.Errorf("%w: not a segment of a peer of this agent", ErrInvalid)
 	case s.peer.closed != nil:
 		return s.peer.closed
+	case it.op == rdma.OpWriteImm:
+		return nil
 	case s.stale && a.cfg.planted != "epoch":
 		return ErrStale
 	case it.length() == 0 || it.offset < 0 || it.offset > s.size-it.length():
@@ -203,6 +227,11 @@ func (h *Handle) add(i int32, level int) {
 		h.items[u.last].next = i
 	}
 	u.last = i
+	it.run = u
+	if it.op != rdma.OpWriteImm {
+		u.left++
+		u.epoch = it.remote.epoch
+	}
 }
 
 // Done is closed when all items have ended.
@@ -297,6 +326,14 @@ func (u *run) nextPiece() *piece {
 			continue
 		}
 		a := u.peer.agent
+		if it.op == rdma.OpWriteImm && u.failed {
+			it.cut = it.length()
+			u.h.end(it, ErrNotSent)
+			continue
+		}
+		if it.op == rdma.OpWriteImm && u.left > 0 && a.cfg.planted != "note" {
+			return nil // until end finds that there are none left
+		}
 		pc := a.newPiece()
 		pc.run, pc.item, pc.offset = u, it, it.cut
 		pc.length = min(it.length()-it.cut, a.cfg.Piece)
@@ -348,6 +385,13 @@ func (h *Handle) end(it *item, err error) {
 		it.fail(err)
 	}
 	it.ended = true
+	if u := it.run; it.op != rdma.OpWriteImm {
+		u.failed = u.failed || it.err != nil
+		if u.left--; u.left == 0 && u.first >= 0 {
+			u.peer.enqueue(u) // its notes
+		}
+	}
+	it.run = nil
 	c := &h.agent.counters
 	if it.remote.keys == nil { // a look-up is no item of the program's
 		c = &Counters{}

@@ -35,6 +35,8 @@ var (
 	ErrUnknown = errors.New("outcome is not known")
 	// ErrCanceled: Handle.Cancel ended the item before it was done.
 	ErrCanceled = errors.New("canceled")
+	// ErrNotSent: a note was not sent, because an item before it failed.
+	ErrNotSent = errors.New("not sent, since an item before it failed")
 	// ErrPending: the item has not ended.
 	ErrPending = errors.New("item has not ended")
 	// ErrProtocol: what answers is not an agent of this protocol, or breaks its rules.

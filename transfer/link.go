@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -34,8 +35,9 @@ type link struct {
 	state      linkState
 	conn       *rdma.Connection
 	attempt    int
-	acceptance     // of whom the connection has reached
-	inFlight   int // pieces
+	notes      uint64 // that the peer has got by earlier connections and this one
+	acceptance        // of whom the connection has reached
+	inFlight   int    // pieces
 	bytes      int
 	active     [levels]bool // in the queue of the rail
 	failures   int          // since a piece got done
@@ -135,10 +137,11 @@ func (l *link) changed(conn *rdma.Connection, state rdma.ConnectionState, err er
 		if l.state != linkDialing {
 			return
 		}
+		same := l.Epoch == acc.Epoch && l.Device == acc.Device
 		l.state, l.acceptance, l.err = linkReady, acc, nil
 		a.cfg.Log.Debug().Stringer("connection", conn).Str("peer", l.peer.addr).Msg("connected")
 		l.peer.found(acc)
-		l.releaseFenced()
+		l.releaseFenced(same)
 		l.peer.connect()
 		l.activate()
 	case rdma.Failed:
@@ -181,7 +184,13 @@ func (l *link) take(level int) *piece {
 			w.Pop()
 			continue
 		}
-		m, err := pc.item.remote.through(l)
+		var m *mmap.Map
+		var err error
+		if pc.item.op != rdma.OpWriteImm {
+			m, err = pc.item.remote.through(l)
+		} else if u.epoch != 0 && u.epoch != l.Epoch {
+			err = ErrStale // the peer with the data is no more
+		}
 		if err == nil {
 			pc.link, pc.remote = l, m
 			return pc
@@ -205,6 +214,9 @@ func (l *link) ended(pc *piece, original uint64, posted bool, err error) {
 	case err == nil:
 		l.failures = 0
 		it.original = original
+		if it.op == rdma.OpWriteImm {
+			l.notes++
+		}
 		a.pieceEnded(pc, nil)
 	case !repeatable(err, posted):
 		a.pieceEnded(pc, err)
@@ -212,7 +224,7 @@ func (l *link) ended(pc *piece, original uint64, posted bool, err error) {
 		a.pieceEnded(pc, fmt.Errorf("%w: %w", ErrUnknown, err))
 	case dead != nil:
 		a.pieceEnded(pc, dead)
-	case posted && it.op == rdma.OpWrite:
+	case posted && it.op != rdma.OpRead:
 		pc.next, l.fenced = l.fenced, pc
 	case h.canceled:
 		a.pieceEnded(pc, ErrCanceled)
@@ -239,10 +251,31 @@ func (pc *piece) repeat() {
 	u.peer.enqueue(u)
 }
 
-// releaseFenced lets the writes of the earlier connection go on, which has ended at both ends.
-func (l *link) releaseFenced() {
+// releaseFenced lets the writes of the earlier connection go on, which has ended at both ends. Of its notes, the
+// latest are those that the peer has not got; it has counted them. The latest are the first in the list.
+func (l *link) releaseFenced(same bool) {
+	missing := 0 // notes
+	for pc := l.fenced; pc != nil; pc = pc.next {
+		if pc.item.op == rdma.OpWriteImm {
+			missing++
+		}
+	}
+	got := l.acceptance.Notes - l.notes
+	same = same && got <= uint64(missing)
+	missing -= int(got)
+	l.notes = l.acceptance.Notes
 	for pc := l.fenced; pc != nil; pc = l.fenced {
 		l.fenced, pc.next = pc.next, nil
+		if pc.item.op == rdma.OpWriteImm {
+			if !same {
+				l.peer.agent.pieceEnded(pc, fmt.Errorf("%w: the peer was opened again, or knows nothing of the connection", ErrUnknown))
+				continue
+			}
+			if missing--; missing < 0 {
+				l.peer.agent.pieceEnded(pc, nil)
+				continue
+			}
+		}
 		if pc.run.h.canceled {
 			l.peer.agent.pieceEnded(pc, ErrCanceled)
 		} else {

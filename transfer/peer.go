@@ -24,6 +24,7 @@ type Peer struct {
 	reached  acceptance // the latest; its epoch is zero before the first
 	work     [levels]fifo.Queue[*run]
 	filling  *run
+	inbox    *RemoteSegment            // that notes go to
 	segments map[string]*RemoteSegment // of this epoch, that were looked up
 	closed   error                     // why it ended
 	gone     chan struct{}             // closed when it has ended
@@ -41,6 +42,7 @@ func (a *Agent) Dial(ctx context.Context, addr string) (*Peer, error) {
 		return fail(fmt.Errorf("%w: the address has to be HOST:PORT", ErrInvalid))
 	}
 	p := &Peer{agent: a, addr: addr, segments: map[string]*RemoteSegment{}, gone: make(chan struct{})}
+	p.inbox = &RemoteSegment{peer: p, name: "notes"}
 	a.mu.Lock()
 	if err := a.closed; err != nil {
 		a.mu.Unlock()

@@ -15,7 +15,11 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-const poolSize = 2048 // pieces at one device
+const (
+	poolSize = 2048 // pieces at one device
+	maxNotes = 1024 // that wait for Agent.Note, by device; the devices of peers repeat further ones
+	maxNoted = 4096 // ends whose notes are counted
+)
 
 // rail is a device of the agent, with its engine, and all connections through it.
 type rail struct {
@@ -28,6 +32,7 @@ type rail struct {
 
 	// Of the engine's goroutine.
 	accepted map[request]*incoming
+	notes    map[request]uint64 // that have come from each end
 	batch    [32]*piece
 
 	// Guarded by the agent's mutex.
@@ -44,7 +49,7 @@ type incoming struct {
 }
 
 func newRail(a *Agent, index int, dev verbs.Device) (*rail, error) {
-	r := &rail{agent: a, index: index, dev: dev, engine: pe.New(pe.Config{Log: a.cfg.Log}), accepted: map[request]*incoming{}}
+	r := &rail{agent: a, index: index, dev: dev, engine: pe.New(pe.Config{Log: a.cfg.Log}), accepted: map[request]*incoming{}, notes: map[request]uint64{}}
 	err := r.open()
 	if err != nil {
 		err = errors.Join(err, r.close())
@@ -64,6 +69,10 @@ func (r *rail) open() (err error) {
 	if r.tasks, err = r.rdma.Pool(poolSize, func(t *rdma.Task) { r.ended(t, nil) }, r.ended); err != nil {
 		return err
 	}
+	receives, err := r.rdma.ReceivePool(maxNotes, r.noted, func(t *rdma.ReceiveTask, _ error) { _ = t.Free() })
+	if err != nil {
+		return err
+	}
 	r.rdma.OnConnection(r.changed)
 	if err = r.rdma.Start(); err != nil {
 		return err
@@ -71,6 +80,12 @@ func (r *rail) open() (err error) {
 	for r.rdma.State() != pe.Running {
 		if _, err = r.engine.Progress(); err != nil || r.rdma.State() == pe.Idle {
 			return errors.Join(err, r.rdma.Err())
+		}
+	}
+	for range maxNotes {
+		t, err := receives.Alloc(nil)
+		if err = pe.SubmitOrFree(t, err); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -169,6 +184,8 @@ func (r *rail) post(pc *piece) {
 		t, err = r.tasks.Read(conn, bufinv.Source(pc.remote, at, pc.length), bufinv.Target(it.local.maps[r.index], it.localAt+pc.offset, pc.length))
 	case rdma.OpFetchAdd:
 		t, err = r.tasks.FetchAdd(conn, bufinv.Target(pc.remote, at, 8), it.arg)
+	case rdma.OpWriteImm:
+		t, err = r.tasks.WriteImm(conn, nil, nil, uint32(it.arg))
 	default:
 		t, err = r.tasks.CompareSwap(conn, bufinv.Target(pc.remote, at, 8), it.arg, it.swap)
 	}
@@ -240,7 +257,7 @@ func (r *rail) requested(q *rdma.ConnectRequest) {
 }
 
 func (r *rail) accept(q *rdma.ConnectRequest, who request) {
-	conn, err := q.Accept(rdma.AcceptConfig{PrivateData: encode(r.acceptance())})
+	conn, err := q.Accept(rdma.AcceptConfig{PrivateData: encode(r.acceptance(who))})
 	if err != nil {
 		_ = q.Reject([]byte(err.Error())) // fails if the peer has given up
 		return
@@ -250,9 +267,9 @@ func (r *rail) accept(q *rdma.ConnectRequest, who request) {
 	r.accepted[who] = in
 }
 
-func (r *rail) acceptance() acceptance {
+func (r *rail) acceptance(who request) acceptance {
 	a := r.agent
-	acc := acceptance{Magic: magic, Epoch: a.epoch, Device: uint8(r.index), Devices: uint8(len(a.addrs)), Directory: a.directory.record.Keys[r.index]}
+	acc := acceptance{Magic: magic, Epoch: a.epoch, Device: uint8(r.index), Devices: uint8(len(a.addrs)), Directory: a.directory.record.Keys[r.index], Notes: r.notes[who]}
 	for i, addr := range a.addrs {
 		acc.Addrs[i] = address{addr.Addr().As16(), addr.Port()}
 	}

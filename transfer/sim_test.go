@@ -33,6 +33,10 @@ type node struct {
 	memory []byte // of this start of the program: a region for each node
 	done   int    // batches in which all went well
 	dials  uint64
+	note   uint32                    // the latest of this node
+	data   map[int][]byte            // by offset in the other's memory, what the latest note comes with
+	got    map[[3]int]int            // notes that have come, by writer, start of its program, and value
+	sent   map[*node]map[[3]int]bool // notes that have arrived at this start of the other's program
 }
 
 // known is what a node knows of its region at another one.
@@ -40,16 +44,18 @@ type known struct {
 	remote  *RemoteSegment
 	memory  []byte         // the other's, to look into
 	slots   [simSlots]slot //
-	starts  int            // of the program of the other
-	counted bool           // counter is known
-	counter uint64         // at least
-	unsure  uint64         // additions whose outcome is not known
+	other   *node
+	starts  int    // of the program of the other
+	counted bool   // counter is known
+	counter uint64 // at least
+	unsure  uint64 // additions whose outcome is not known
 }
 
 // slot is what a node knows of a slot of another's memory.
 type slot struct {
 	content []byte // nil: not known
 	version int
+	unsure  bool // a write whose outcome is not known may still come
 }
 
 func (n *node) region(memory []byte) []byte { return memory[n.index*simRegion:][:simRegion] }
@@ -71,6 +77,10 @@ func isPoison(b []byte) bool { return b[0] == 0xee && bytes.Equal(b[1:], b[:len(
 
 func (n *node) run(ctx context.Context, dev verbs.Device) (err error) {
 	n.memory = make([]byte, len(n.all)*simRegion)
+	n.got, n.note = map[[3]int]int{}, 0
+	for _, other := range n.all {
+		other.sent[n] = map[[3]int]bool{}
+	}
 	a, err := Open(Config{Devices: []verbs.Device{dev}, Listen: ":7600", Piece: 2048, Depth: 8, DialTimeout: 2 * time.Second, Go: n.host.Go, planted: planted})
 	if err != nil {
 		return err
@@ -87,6 +97,7 @@ func (n *node) run(ctx context.Context, dev verbs.Device) (err error) {
 	if _, err = a.Register("", local, all); err != nil {
 		return err
 	}
+	n.host.Go(func() { n.takeNotes(a) })
 	n.host.Sleep(100 * time.Millisecond) // until the packets of an earlier start have arrived
 	peers := make([]*Peer, len(n.all))
 	knows := make([]known, len(n.all))
@@ -110,7 +121,7 @@ func (n *node) run(ctx context.Context, dev verbs.Device) (err error) {
 				continue
 			}
 			if k.starts != other.host.Starts() { // not since the reply left, or the segment is of the past
-				*k = known{starts: other.host.Starts(), memory: n.region(other.memory)}
+				*k = known{other: other, starts: other.host.Starts(), memory: n.region(other.memory)}
 			}
 			k.remote = remote
 		}
@@ -120,12 +131,42 @@ func (n *node) run(ctx context.Context, dev verbs.Device) (err error) {
 	return nil
 }
 
+// takeNotes checks that notes come once, and not before their data.
+func (n *node) takeNotes(a *Agent) {
+	for {
+		note, err := a.Note(context.Background())
+		if err != nil {
+			return
+		}
+		for _, from := range n.all {
+			if from.host.Addr() != note.From {
+				continue
+			}
+			which := [3]int{from.index, int(note.Value >> 24), int(note.Value & 0xffffff)}
+			if n.got[which]++; n.got[which] > 1 {
+				n.s.Errorf("%v: note %v came %d times", n.host, which, n.got[which])
+			}
+			if note.Value != from.note {
+				continue // it has begun another batch
+			}
+			for at, b := range from.data {
+				if !bytes.Equal(n.memory[at:][:len(b)], b) {
+					n.s.Errorf("%v: note %v came before its data", n.host, which)
+				}
+			}
+		}
+	}
+}
+
 // batch does one batch of writes, reads and an addition, and checks all that is known.
 func (n *node) batch(ctx context.Context, a *Agent, k *known, local []byte) {
 	rnd := n.host.Rand()
 	var b Batch
 	b.Priority = Priority(rnd.IntN(3) - 1)
 	base := n.index * simRegion
+	n.note++
+	n.note = n.note&0xffffff | uint32(n.host.Starts())<<24
+	n.data = map[int][]byte{}
 	type op struct {
 		slot  int
 		write bool
@@ -145,6 +186,7 @@ func (n *node) batch(ctx context.Context, a *Agent, k *known, local []byte) {
 			s.content = nil
 			pattern(mem, n.index<<20|n.host.Starts()<<10|i, s.version)
 			b.Write(k.remote, at, mem)
+			n.data[at] = bytes.Clone(mem)
 			ops = append(ops, op{i, true, mem})
 		case 1:
 			mem := local[(simSlots+i)*simSlotSize:][:simSlotSize]
@@ -153,6 +195,7 @@ func (n *node) batch(ctx context.Context, a *Agent, k *known, local []byte) {
 		}
 	}
 	b.FetchAdd(k.remote, base+simSlots*simSlotSize&^7+8, 1)
+	b.Note(k.remote.peer, n.note)
 	h, err := a.Submit(&b)
 	if err != nil {
 		if !errors.Is(err, ErrStale) && !errors.Is(err, ErrClosed) {
@@ -168,6 +211,10 @@ func (n *node) batch(ctx context.Context, a *Agent, k *known, local []byte) {
 		h.Cancel()
 	}
 	<-h.Done()
+	n.judge(h.Item(len(ops) + 1))
+	if lost := k.remote.Stale() || ctx.Err() != nil; h.Item(len(ops)+1) == nil && !lost && k.starts == k.other.host.Starts() {
+		n.sent[k.other][[3]int{n.index, int(n.note >> 24), int(n.note & 0xffffff)}] = true
+	}
 	lost := k.remote.Stale() || ctx.Err() != nil
 	for i, o := range ops {
 		s, err := &k.slots[o.slot], h.Item(i)
@@ -178,8 +225,10 @@ func (n *node) batch(ctx context.Context, a *Agent, k *known, local []byte) {
 			if !bytes.Equal(o.mem, there) && !lost {
 				n.s.Errorf("%v: a write to slot %d of %s is lost or torn", n.host, o.slot, k.remote.peer.addr)
 			}
-			s.content = bytes.Clone(o.mem)
-		case o.write && !errors.Is(err, ErrUnknown) && !errors.Is(err, ErrClosed):
+			s.content, s.unsure = bytes.Clone(o.mem), false
+		case o.write && (errors.Is(err, ErrUnknown) || errors.Is(err, ErrClosed)):
+			s.unsure = true
+		case o.write && !s.unsure:
 			s.content = bytes.Clone(there) // all or a part of it, but it does not change any more
 		case err == nil && s.content != nil && !bytes.Equal(o.mem, s.content):
 			n.s.Errorf("%v: a read of slot %d of %s is wrong", n.host, o.slot, k.remote.peer.addr)
@@ -235,7 +284,7 @@ func TestAgents(t *testing.T) {
 		s.SetDefaultLink(sim.LinkConfig{Latency: 50 * time.Microsecond, Jitter: 20 * time.Microsecond})
 		var nodes []*node
 		for i, h := range s.Hosts("h", 4) {
-			nodes = append(nodes, &node{s: s, index: i, host: h})
+			nodes = append(nodes, &node{s: s, index: i, host: h, sent: map[*node]map[[3]int]bool{}})
 		}
 		for _, n := range nodes {
 			n.all = nodes
@@ -256,6 +305,11 @@ func TestAgents(t *testing.T) {
 			return true
 		}, 2*time.Minute)
 		for _, n := range nodes {
+			for other, notes := range n.sent {
+				for which := range notes {
+					require.Equal(s, 1, other.got[which], "note %v to %v", which, other.host)
+				}
+			}
 			require.Less(s, n.dials, uint64(10*s.Now()/time.Second), "dials of %v", n.host)
 		}
 	})
@@ -268,7 +322,7 @@ func TestPlantedFaults(t *testing.T) {
 	}
 	self, err := os.Executable()
 	require.NoError(t, err)
-	for fault, message := range map[string]string{"epoch": "remote access error", "cancel": "changed after the end of its handle"} {
+	for fault, message := range map[string]string{"epoch": "remote access error", "cancel": "changed after the end of its handle", "note": "came before its data"} {
 		t.Run(fault, func(t *testing.T) {
 			t.Parallel()
 			child := exec.Command(self, "-test.run=^TestAgents$", "-sim.seed=1", "-sim.shrink=1")

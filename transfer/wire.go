@@ -41,6 +41,7 @@ type acceptance struct {
 	Devices   uint8  // that it has
 	Zero      [2]byte
 	Directory key
+	Notes     uint64              // that have come from this end so far
 	Addrs     [maxDevices]address // of its devices
 }
 

@@ -1,0 +1,91 @@
+package transfer
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	"github.com/verbena-rdma/verbena/rdma"
+)
+
+// Note is a value that another agent has sent, with a batch ([Batch.Note]).
+type Note struct {
+	From  netip.Addr // of the device that sent it
+	Value uint32
+}
+
+// received is a note in the receive that it has come to.
+type received struct {
+	note Note
+	rail *rail
+	task *rdma.ReceiveTask
+}
+
+// Note waits for the next note of any agent, and returns it. What the items before it have written is in memory.
+// An agent whose program does not call Note has those wait that send it notes. The error matches the cause of ctx,
+// or ErrClosed.
+func (a *Agent) Note(ctx context.Context) (Note, error) {
+	for {
+		a.mu.Lock()
+		if a.notes.Len() > 0 {
+			n := a.notes.Pop()
+			if a.notes.Len() > 0 {
+				a.signal()
+			}
+			_ = n.rail.engine.Do(func() { // the next one can come
+				if n.task.Submit() != nil {
+					_ = n.task.Free()
+				}
+			})
+			a.mu.Unlock()
+			return n.note, nil
+		}
+		err := a.closed
+		a.mu.Unlock()
+		if err != nil {
+			return Note{}, err
+		}
+		select {
+		case <-a.noted:
+		case <-a.over:
+		case <-ctx.Done():
+			return Note{}, fmt.Errorf("wait for a note: %w", context.Cause(ctx))
+		}
+	}
+}
+
+// signal wakes one goroutine in Note. The lock is held.
+func (a *Agent) signal() {
+	select {
+	case a.noted <- struct{}{}:
+	default:
+	}
+}
+
+// noted takes a note, and counts it.
+func (r *rail) noted(t *rdma.ReceiveTask) {
+	a := r.agent
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	in, ok := t.Connection().UserData().(*incoming)
+	value, isNote := t.Imm()
+	if !ok || !isNote || t.Length() != 0 {
+		a.counters.Refused++
+		_ = t.Connection().Close()
+		if t.Submit() != nil {
+			_ = t.Free()
+		}
+		return
+	}
+	if _, known := r.notes[in.who]; !known && len(r.notes) >= maxNoted {
+		for who := range r.notes {
+			if r.accepted[who] == nil {
+				delete(r.notes, who) // if it comes back, the outcome of its notes on their way is unknown
+				break
+			}
+		}
+	}
+	r.notes[in.who]++
+	a.notes.Push(received{Note{t.Connection().PeerAddr().Addr(), value}, r, t})
+	a.signal()
+}
