@@ -81,7 +81,7 @@ func (n *node) run(ctx context.Context, dev verbs.Device) (err error) {
 	for _, other := range n.all {
 		other.sent[n] = map[[3]int]bool{}
 	}
-	a, err := Open(Config{Devices: []verbs.Device{dev}, Listen: ":7600", Piece: 2048, Depth: 8, DialTimeout: 2 * time.Second, Go: n.host.Go, planted: planted})
+	a, err := Open(Config{Devices: []verbs.Device{dev}, Listen: ":7600", Piece: 2048, Depth: 8, DialTimeout: time.Duration(2+n.index%2*8) * time.Second, Go: n.host.Go, planted: planted})
 	if err != nil {
 		return err
 	}
@@ -207,7 +207,7 @@ func (n *node) batch(ctx context.Context, a *Agent, k *known, local []byte) {
 	}
 	cancel := rnd.IntN(4) == 0
 	if cancel {
-		n.host.Sleep(time.Duration(rnd.IntN(200)) * time.Microsecond)
+		n.host.Sleep(time.Duration(rnd.IntN(100)) * time.Millisecond)
 		h.Cancel()
 	}
 	<-h.Done()
@@ -281,7 +281,7 @@ func TestAgents(t *testing.T) {
 		seeds = 3
 	}
 	sim.Check(t, seeds, func(s *sim.Sim) {
-		s.SetDefaultLink(sim.LinkConfig{Latency: 50 * time.Microsecond, Jitter: 20 * time.Microsecond})
+		s.SetDefaultLink(sim.LinkConfig{Latency: 10 * time.Millisecond, Jitter: time.Millisecond})
 		var nodes []*node
 		for i, h := range s.Hosts("h", 4) {
 			nodes = append(nodes, &node{s: s, index: i, host: h, sent: map[*node]map[[3]int]bool{}})
@@ -290,7 +290,8 @@ func TestAgents(t *testing.T) {
 			n.all = nodes
 			n.host.Run(n.run)
 		}
-		chaos := s.Nemesis(sim.Chaos{Interval: 2 * time.Second, Longest: 8 * time.Second, Until: 15 * time.Second})
+		late := sim.LinkConfig{Latency: 50 * time.Millisecond, Jitter: time.Second, Loss: 0.7, Duplicate: 0.3, Reorder: 0.3, ReorderDelay: 5 * time.Second} // packets of ended connections arrive
+		chaos := s.Nemesis(sim.Chaos{Interval: 2 * time.Second, Longest: 8 * time.Second, Until: 15 * time.Second, Worst: late})
 		s.RunUntil(chaos.Done, time.Minute)
 		goals := make([]int, len(nodes))
 		for i, n := range nodes {
@@ -325,7 +326,7 @@ func TestPlantedFaults(t *testing.T) {
 	for fault, message := range map[string]string{"epoch": "remote access error", "cancel": "changed after the end of its handle", "note": "came before its data"} {
 		t.Run(fault, func(t *testing.T) {
 			t.Parallel()
-			child := exec.Command(self, "-test.run=^TestAgents$", "-sim.seed=1", "-sim.shrink=1")
+			child := exec.Command(self, "-test.run=^TestAgents$", "-sim.seeds=50", "-sim.shrink=1")
 			child.Env = append(os.Environ(), "VERBENA_PLANTED_FAULT="+fault)
 			out, err := child.CombinedOutput()
 			require.Error(t, err, "%s", out)
