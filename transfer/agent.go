@@ -82,6 +82,8 @@ type Agent struct {
 	serial   uint32     // of the latest Peer
 	spare    *piece
 	notes    fifo.Queue[received]
+	accepted map[end]*incoming
+	came     map[end]uint64 // notes from each end
 	counters Counters
 }
 
@@ -103,7 +105,7 @@ func Open(cfg Config) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &Agent{cfg: cfg}
+	a := &Agent{cfg: cfg, accepted: map[end]*incoming{}, came: map[end]uint64{}}
 	for i, dev := range cfg.Devices {
 		r, err := newRail(a, i, dev)
 		if err != nil {
@@ -164,7 +166,9 @@ func (a *Agent) Counters() Counters {
 // returns when no device can touch the memory any more. Closing again does nothing.
 func (a *Agent) Close() (err error) {
 	a.once.Do(func() {
+		a.mu.Lock()
 		a.end(fmt.Errorf("%w: the agent", ErrClosed))
+		a.mu.Unlock()
 		a.ended.Wait()
 		err = a.closeRails()
 		a.mu.Lock()
@@ -179,10 +183,8 @@ func (a *Agent) Close() (err error) {
 	return err
 }
 
-// end ends all work that waits.
+// end ends all work that waits. The lock is held.
 func (a *Agent) end(err error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	a.closed = cmp.Or(a.closed, err)
 	a.stop()
 	for _, p := range a.peers {

@@ -31,7 +31,11 @@ const (
 // it.
 type link struct {
 	peer       *Peer
-	rail       *rail
+	rail       *rail // its own device, or another one when that fails
+	home       *rail
+	target     string // the address that is dialled
+	dials      uint32
+	tries      int // that failed, one after the other
 	state      linkState
 	conn       *rdma.Connection
 	attempt    int
@@ -69,11 +73,25 @@ func (l *link) activate() {
 	}
 }
 
+// dial connects by its own device or, if that has failed, on the path of a link that is connected.
 func (l *link) dial() {
-	if l.state == linkDown {
-		l.state = linkQueued
-		_ = l.rail.engine.Do(l.begin)
+	if l.state != linkDown {
+		return
 	}
+	l.state, l.rail, l.target = linkQueued, l.home, l.peer.addr
+	acc, rails := &l.peer.reached, l.peer.agent.rails
+	if n := int(acc.Devices); n > 1 {
+		l.target = acc.Addrs[(l.home.index+l.attempt)%n].addrPort().String()
+	}
+	for i := 0; l.rail.dead != nil && i < len(rails); i++ {
+		l.rail = rails[i]
+	}
+	for _, other := range l.peer.links {
+		if other.state == linkReady && (l.tries > 0 || l.home.dead != nil) {
+			l.rail, l.target = other.rail, acc.Addrs[other.Device].addrPort().String()
+		}
+	}
+	_ = l.rail.engine.Do(l.begin)
 }
 
 func (l *link) close() {
@@ -97,24 +115,16 @@ func (l *link) begin() {
 	}
 	l.state, l.err = linkDialing, nil
 	a.counters.Dials++
-	who := request{Magic: magic, Epoch: a.epoch, Peer: l.peer.serial, Device: uint8(l.rail.index)}
-	conn, err := l.rail.rdma.Dial(l.target(), rdma.DialConfig{PrivateData: encode(who), Timeout: a.cfg.DialTimeout})
+	l.dials++
+	who := request{Magic: magic, End: end{a.epoch, l.peer.serial, uint8(l.home.index)}, Dials: l.dials}
+	conn, err := l.rail.rdma.Dial(l.target, rdma.DialConfig{PrivateData: encode(who), Timeout: a.cfg.DialTimeout})
 	if err != nil {
-		l.failures = maxFailures
+		l.failures, l.tries = maxFailures, l.tries+1
 		l.down(err)
 		return
 	}
 	conn.SetUserData(l)
 	l.conn = conn
-}
-
-// target is the address to dial: the one that the program gave, until the peer has told those of all of its
-// devices.
-func (l *link) target() string {
-	if n := int(l.peer.reached.Devices); n > 1 {
-		return l.peer.reached.Addrs[(l.rail.index+l.attempt)%n].addrPort().String()
-	}
-	return l.peer.addr
 }
 
 // changed follows the connection.
@@ -137,7 +147,8 @@ func (l *link) changed(conn *rdma.Connection, state rdma.ConnectionState, err er
 		if l.state != linkDialing {
 			return
 		}
-		same := l.Epoch == acc.Epoch && l.Device == acc.Device
+		same := l.Epoch == acc.Epoch
+		l.tries = 0
 		l.state, l.acceptance, l.err = linkReady, acc, nil
 		a.cfg.Log.Debug().Stringer("connection", conn).Str("peer", l.peer.addr).Msg("connected")
 		l.peer.found(acc)
@@ -150,7 +161,7 @@ func (l *link) changed(conn *rdma.Connection, state rdma.ConnectionState, err er
 		a.cfg.Log.Debug().Stringer("connection", conn).Str("peer", l.peer.addr).Err(err).Msg("lost")
 		if l.state == linkDialing {
 			l.attempt++
-			l.failures = maxFailures
+			l.failures, l.tries = maxFailures, l.tries+1
 		}
 		l.state = linkClosing
 		_ = conn.Close() // this is the engine's goroutine

@@ -77,15 +77,15 @@ func (r *rail) noted(t *rdma.ReceiveTask) {
 		}
 		return
 	}
-	if _, known := r.notes[in.who]; !known && len(r.notes) >= maxNoted {
-		for who := range r.notes {
-			if r.accepted[who] == nil {
-				delete(r.notes, who) // if it comes back, the outcome of its notes on their way is unknown
+	if _, known := a.came[in.who.End]; !known && len(a.came) >= maxNoted {
+		for who := range a.came {
+			if a.accepted[who] == nil {
+				delete(a.came, who) // if it comes back, the outcome of its notes on their way is unknown
 				break
 			}
 		}
 	}
-	r.notes[in.who]++
+	a.came[in.who.End]++
 	a.notes.Push(received{Note{t.Connection().PeerAddr().Addr(), value}, r, t})
 	a.signal()
 }

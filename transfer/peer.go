@@ -51,7 +51,7 @@ func (a *Agent) Dial(ctx context.Context, addr string) (*Peer, error) {
 	a.serial++
 	p.serial = a.serial
 	for _, r := range a.rails {
-		p.links = append(p.links, &link{peer: p, rail: r})
+		p.links = append(p.links, &link{peer: p, rail: r, home: r})
 	}
 	a.peers = append(a.peers, p)
 	a.mu.Unlock()
@@ -144,7 +144,7 @@ func (p *Peer) connect() {
 		return
 	}
 	for _, l := range p.links {
-		if l.state == linkDown && !time.Now().Before(l.retryAt) {
+		if l.state == linkDown && l.home.dead == nil && !time.Now().Before(l.retryAt) {
 			l.dial()
 		}
 	}
@@ -157,12 +157,13 @@ func (p *Peer) lost(l *link, err error) {
 		return
 	}
 	if l.fenced != nil {
-		if l.failures < maxFailures && p.agent.closed == nil {
+		if (l.failures < maxFailures || l.tries > 0 && l.tries < len(p.links)) && p.agent.closed == nil {
 			l.dial() // what it had can go on only when the peer has confirmed its end
 			return
 		}
 		l.endFenced(fmt.Errorf("%w: %w", ErrUnknown, err))
 	}
+	l.tries = 0
 	if p.work[0].Len()+p.work[1].Len()+p.work[2].Len() > 0 {
 		if p.connect(); !p.connecting() {
 			p.endWork(fmt.Errorf("no connection to the transfer agent at %s: %w", p.addr, err))

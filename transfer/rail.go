@@ -1,6 +1,7 @@
 package transfer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,26 +31,27 @@ type rail struct {
 	rdma   *rdma.Connections
 	tasks  *rdma.Pool
 
-	// Of the engine's goroutine.
-	accepted map[request]*incoming
-	notes    map[request]uint64 // that have come from each end
-	batch    [32]*piece
+	batch [32]*piece // of the engine's goroutine
 
 	// Guarded by the agent's mutex.
 	woken    bool // work will run
 	active   [levels]fifo.Queue[*link]
-	inFlight int // pieces
+	inFlight int   // pieces
+	dead     error // why the device is used no more
 }
 
-// incoming is a connection that a peer has dialled.
+// incoming is a connection that a peer has dialled. The agent's mutex guards it.
 type incoming struct {
+	rail *rail
 	who  request
 	conn *rdma.Connection
-	next *rdma.ConnectRequest // accepted when the connection has ended
+	next *rdma.ConnectRequest // answered when the connection has ended
+	to   *rail                // that next has come to
+	last uint32               // Dials of the latest request of the end
 }
 
 func newRail(a *Agent, index int, dev verbs.Device) (*rail, error) {
-	r := &rail{agent: a, index: index, dev: dev, engine: pe.New(pe.Config{Log: a.cfg.Log}), accepted: map[request]*incoming{}, notes: map[request]uint64{}}
+	r := &rail{agent: a, index: index, dev: dev, engine: pe.New(pe.Config{Log: a.cfg.Log})}
 	err := r.open()
 	if err != nil {
 		err = errors.Join(err, r.close())
@@ -107,14 +109,18 @@ func (r *rail) listen(addr string) (netip.AddrPort, error) {
 func (r *rail) run(ctx context.Context) {
 	a := r.agent
 	defer a.ended.Done()
-	if err := r.engine.Run(ctx); ctx.Err() == nil {
-		a.end(fmt.Errorf("%w: the agent has failed: device %s: %w", ErrClosed, r.dev.Name(), errors.Join(err, r.rdma.Err())))
-	}
+	err := r.engine.Run(ctx)
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	r.dead = fmt.Errorf("%w: device %s: %w", ErrClosed, r.dev.Name(), cmp.Or(errors.Join(err, r.rdma.Err()), errors.New("its engine has ended")))
+	if !slices.ContainsFunc(a.rails, func(r *rail) bool { return r.dead == nil }) {
+		a.end(r.dead)
+	}
 	for _, p := range slices.Clone(a.peers) {
-		if l := p.links[r.index]; l.state != linkDown {
-			l.down(a.closed)
+		for _, l := range p.links {
+			if l.rail == r && l.state != linkDown {
+				l.down(r.dead)
+			}
 		}
 	}
 }
@@ -224,36 +230,43 @@ func (r *rail) changed(conn *rdma.Connection, state rdma.ConnectionState, err er
 	case state == rdma.Failed:
 		_ = conn.Close()
 	case state == rdma.Closed && ok:
-		if r.accepted[in.who] == in {
-			delete(r.accepted, in.who)
+		r.agent.mu.Lock()
+		defer r.agent.mu.Unlock()
+		if r.agent.accepted[in.who.End] == in {
+			delete(r.agent.accepted, in.who.End)
 		}
-		if in.next != nil {
-			r.accept(in.next, in.who)
+		if next, to := in.next, in.to; next != nil {
+			_ = to.engine.Do(func() { to.requested(next) })
 		}
 	}
 }
 
 // requested answers a peer that dials. An older connection of the same end must have ended before the new one
-// is accepted, so that nothing of it can still write here.
+// is accepted, so that nothing of it can still write here. It may be one of another device.
 func (r *rail) requested(q *rdma.ConnectRequest) {
+	a := r.agent
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	who, err := decodeRequest(q.PrivateData())
 	if err != nil {
-		r.agent.mu.Lock()
-		r.agent.counters.Refused++
-		r.agent.mu.Unlock()
+		a.counters.Refused++
 		_ = q.Reject([]byte(err.Error()))
 		return
 	}
-	old := r.accepted[who]
-	if old == nil {
+	old := a.accepted[who.End]
+	if old == nil || a.cfg.planted == "fence" {
 		r.accept(q, who)
 		return
 	}
-	if old.next != nil {
-		_ = old.next.Reject([]byte("the same end has dialled again"))
+	if who.Dials < old.last {
+		_ = q.Reject([]byte("this end has dialled again since"))
+		return
 	}
-	old.next = q
-	_ = old.conn.Close()
+	if next := old.next; next != nil {
+		_ = old.to.engine.Do(func() { _ = next.Reject([]byte("the same end has dialled again")) })
+	}
+	old.next, old.to, old.last = q, r, who.Dials
+	_ = old.rail.engine.Do(func() { _ = old.conn.Close() })
 }
 
 func (r *rail) accept(q *rdma.ConnectRequest, who request) {
@@ -262,14 +275,14 @@ func (r *rail) accept(q *rdma.ConnectRequest, who request) {
 		_ = q.Reject([]byte(err.Error())) // fails if the peer has given up
 		return
 	}
-	in := &incoming{who: who, conn: conn}
+	in := &incoming{rail: r, who: who, conn: conn, last: who.Dials}
 	conn.SetUserData(in)
-	r.accepted[who] = in
+	r.agent.accepted[who.End] = in
 }
 
 func (r *rail) acceptance(who request) acceptance {
 	a := r.agent
-	acc := acceptance{Magic: magic, Epoch: a.epoch, Device: uint8(r.index), Devices: uint8(len(a.addrs)), Directory: a.directory.record.Keys[r.index], Notes: r.notes[who]}
+	acc := acceptance{Magic: magic, Epoch: a.epoch, Device: uint8(r.index), Devices: uint8(len(a.addrs)), Directory: a.directory.record.Keys[r.index], Notes: a.came[who.End]}
 	for i, addr := range a.addrs {
 		acc.Addrs[i] = address{addr.Addr().As16(), addr.Port()}
 	}

@@ -323,14 +323,116 @@ func TestPlantedFaults(t *testing.T) {
 	}
 	self, err := os.Executable()
 	require.NoError(t, err)
-	for fault, message := range map[string]string{"epoch": "remote access error", "cancel": "changed after the end of its handle", "note": "came before its data"} {
+	for fault, found := range map[string][2]string{
+		"epoch":  {"TestAgents", "remote access error"},
+		"cancel": {"TestAgents", "changed after the end of its handle"},
+		"note":   {"TestAgents", "came before its data"},
+		"fence":  {"TestDeviceFails", "is not what was written"},
+	} {
 		t.Run(fault, func(t *testing.T) {
 			t.Parallel()
-			child := exec.Command(self, "-test.run=^TestAgents$", "-sim.seeds=50", "-sim.shrink=1")
+			child := exec.Command(self, "-test.run=^"+found[0]+"$", "-sim.seeds=50", "-sim.shrink=1")
 			child.Env = append(os.Environ(), "VERBENA_PLANTED_FAULT="+fault)
 			out, err := child.CombinedOutput()
 			require.Error(t, err, "%s", out)
-			require.Contains(t, string(out), message)
+			require.Contains(t, string(out), found[1])
 		})
 	}
+}
+
+// Of two devices at each end, one fails, or the network between two of them: all items are done by the others. Short:
+// fewer seeds.
+func TestDeviceFails(t *testing.T) {
+	seeds := 40
+	if testing.Short() {
+		seeds = 4
+	}
+	sim.Check(t, seeds, func(s *sim.Sim) {
+		s.SetDefaultLink(sim.LinkConfig{Latency: time.Millisecond, Rate: 20e6})
+		near, near1, far, far1 := s.Host("near"), s.Host("near1"), s.Host("far"), s.Host("far1")
+		memory, counter, ended := make([]byte, 8<<20), 0, false
+		far.Run(func(ctx context.Context, dev verbs.Device) error {
+			a, err := Open(Config{Devices: []verbs.Device{dev, far1.Device()}, Listen: ":7600", Go: far.Go, planted: planted})
+			if err != nil {
+				return err
+			}
+			if _, err = a.Register("blocks", memory, all); err == nil {
+				for counter < 8 {
+					if _, err = a.Note(ctx); err != nil {
+						break
+					}
+					counter++
+				}
+			}
+			for ctx.Err() == nil {
+				far.Sleep(100 * time.Millisecond)
+			}
+			return errors.Join(err, a.Close())
+		})
+		var counters Counters
+		near.Run(func(ctx context.Context, dev verbs.Device) error {
+			a, err := Open(Config{Devices: []verbs.Device{dev, near1.Device()}, Go: near.Go, DialTimeout: 5 * time.Second, planted: planted})
+			if err != nil {
+				return err
+			}
+			err = func() error {
+				mine := make([]byte, len(memory))
+				if _, err := a.Register("", mine, all); err != nil {
+					return err
+				}
+				var p *Peer
+				for p == nil && ctx.Err() == nil {
+					p, _ = a.Dial(ctx, far.Addr().String()+":7600")
+				}
+				remote, err := p.Segment(ctx, "blocks")
+				if err != nil {
+					return err
+				}
+				for round := range 8 {
+					pattern(mine, 1, round)
+					var b Batch
+					b.Write(remote, 0, mine[:6<<20])
+					b.Write(remote, 6<<20, mine[6<<20:])
+					b.Note(p, uint32(round))
+					h, err := a.Submit(&b)
+					if err != nil {
+						return err
+					}
+					<-h.Done()
+					if err := h.Err(); err != nil {
+						return err
+					}
+					if !bytes.Equal(mine, memory) {
+						s.Errorf("round %d: the memory there is not what was written", round)
+					}
+				}
+				return nil
+			}()
+			counters = a.Counters()
+			ended = true
+			return errors.Join(err, a.Close())
+		})
+		victim := []*sim.Host{near1, far1}[s.Rand().IntN(2)]
+		s.After(time.Duration(500+s.Rand().IntN(1000))*time.Millisecond, func() {
+			switch s.Rand().IntN(4) {
+			case 0:
+				s.Partition([]*sim.Host{near1}, []*sim.Host{far, far1})
+			case 1:
+				s.Cut(far1, near1) // what arrives is not acknowledged
+			case 2: // what was sent arrives when it was sent again by the others
+				far1.Pause()
+				s.After(time.Duration(9500+s.Rand().IntN(2500))*time.Millisecond, far1.Resume)
+			default:
+				victim.Crash()
+			}
+		})
+		s.RunUntil(func() bool { return ended }, 2*time.Minute)
+		s.Run(3 * time.Second)
+		last := make([]byte, len(memory))
+		pattern(last, 1, 7)
+		require.True(s, bytes.Equal(last, memory), "the memory there is not what was written last")
+		require.Equal(s, 8, counter)
+		require.Positive(s, counters.Repeated)
+		require.Less(s, counters.Dials, uint64(20))
+	})
 }

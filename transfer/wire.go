@@ -24,13 +24,19 @@ const (
 	remotePermissions = mmap.RemoteRead | mmap.RemoteWrite | mmap.RemoteAtomic
 )
 
-// request names one end of a connection. An end has one connection at a time.
+// request says who dials.
 type request struct {
-	Magic  uint32
+	Magic uint32
+	End   end
+	Zero  [3]byte
+	Dials uint32 // that this is the next of, by this end; one that comes late is refused
+}
+
+// end names one end of a connection. An end has one connection at a time.
+type end struct {
 	Epoch  uint64 // of the dialling agent
 	Peer   uint32 // the serial number of its Peer
 	Device uint8  // of the dialling agent
-	Zero   [7]byte
 }
 
 // acceptance says whom a connection has reached.
@@ -89,7 +95,7 @@ func decode(b []byte, v any) error {
 func zero(b []byte) bool { return len(bytes.TrimLeft(b, "\x00")) == 0 }
 
 func decodeRequest(b []byte) (r request, err error) {
-	if err = decode(b, &r); err == nil && (r.Magic != magic || r.Epoch == 0 || r.Device >= maxDevices || r.Zero != [7]byte{}) {
+	if err = decode(b, &r); err == nil && (r.Magic != magic || r.End.Epoch == 0 || r.End.Device >= maxDevices || r.Zero != [3]byte{}) {
 		err = fmt.Errorf("%w: a request to connect by another protocol, or another version of it", ErrProtocol)
 	}
 	return r, err

@@ -16,7 +16,7 @@ import (
 )
 
 var (
-	goodRequest    = request{Magic: magic, Epoch: 1, Peer: 2, Device: 3}
+	goodRequest    = request{Magic: magic, End: end{Epoch: 1, Peer: 2, Device: 3}, Dials: 4}
 	goodAcceptance = acceptance{Magic: magic, Epoch: 1, Device: 1, Devices: 2, Addrs: [maxDevices]address{
 		{netip.MustParseAddr("192.0.2.1").As16(), 7600}, {netip.MustParseAddr("2001:db8::1").As16(), 7601},
 	}}
@@ -74,7 +74,7 @@ func TestStrict(t *testing.T) {
 	_, err = decodeRequest(encode(goodRequest)[:20])
 	require.ErrorIs(t, err, ErrProtocol)
 	for _, change := range []func(r *request){
-		func(r *request) { r.Magic++ }, func(r *request) { r.Epoch = 0 }, func(r *request) { r.Device = maxDevices }, func(r *request) { r.Zero[3] = 1 },
+		func(r *request) { r.Magic++ }, func(r *request) { r.End.Epoch = 0 }, func(r *request) { r.End.Device = maxDevices }, func(r *request) { r.Zero[2] = 1 },
 	} {
 		r := goodRequest
 		change(&r)
