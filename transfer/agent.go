@@ -85,6 +85,8 @@ type Agent struct {
 	accepted map[end]*incoming
 	came     map[end]uint64 // notes from each end
 	counters Counters
+	dialing  int // links
+	toDial   fifo.Queue[*link]
 }
 
 // Counters count what an agent has done since it was opened.

@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 	"unsafe"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/verbena-rdma/verbena/device"
@@ -438,4 +440,38 @@ func TestNotes(t *testing.T) {
 	}()
 	require.NoError(t, far.Close())
 	require.ErrorIs(t, <-ended, ErrClosed)
+}
+
+// However many peers there are, only so many are dialled at a time.
+func TestDialLimit(t *testing.T) {
+	near := open(t, 1, func(c *Config) { c.DialTimeout = 200 * time.Millisecond })
+	var wg sync.WaitGroup
+	for range 3 * maxDials {
+		wg.Go(func() {
+			_, err := near.Dial(testContext(t), "127.0.0.1:9")
+			assert.Error(t, err)
+		})
+	}
+	done := make(chan struct{})
+	go func() { wg.Wait(); close(done) }()
+	most := 0
+	for ended := false; !ended; {
+		select {
+		case <-done:
+			ended = true
+		case <-time.After(time.Millisecond):
+		}
+		near.mu.Lock()
+		dialing := 0
+		for _, p := range near.peers {
+			if p.links[0].state == linkDialing {
+				dialing++
+			}
+		}
+		most = max(most, dialing)
+		near.mu.Unlock()
+	}
+	require.Positive(t, most)
+	require.LessOrEqual(t, most, maxDials)
+	require.Zero(t, near.dialing)
 }

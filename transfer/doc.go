@@ -21,13 +21,16 @@
 // batches to one peer in the order of Submit. An item that is larger than Config.Piece travels in
 // pieces, over all devices that reach the peer. An item that fails does not end the others.
 //
+// A note ([Batch.Note]) tells the peer's program, in [Agent.Note], that the items of a batch are done. It comes
+// exactly once, after their data, unless its item fails with [ErrUnknown].
+//
 // From Submit to the end of the [Handle], no byte of the items may be touched here, and what they write
 // may not be relied on at the peer. Then no device here touches the memory any more, also after
 // [Handle.Cancel].
 //
 // # Failures
 //
-// Connections are made when they are needed. When one ends, its reads and writes are repeated, on
+// Connections are made when they are needed, a few at a time. When one ends, its reads and writes are repeated, on
 // the next connection to the peer or through another device; a write only when the peer has confirmed
 // that the old connection can no longer write. An atomic that the device had fails with [ErrUnknown].
 // Items fail when no connection can be made within Config.DialTimeout.

@@ -24,6 +24,7 @@ const (
 const (
 	maxFailures = 5                // in a row, of connections over which no piece got done
 	retryAfter  = 10 * time.Second // where another device reaches the peer
+	maxDials    = 16               // at a time, of an agent
 	windowBytes = 4 << 20          // at a device for one peer, if more than one piece
 )
 
@@ -35,7 +36,8 @@ type link struct {
 	home       *rail
 	target     string // the address that is dialled
 	dials      uint32
-	tries      int // that failed, one after the other
+	counted    bool // among those that dial
+	tries      int  // that failed, one after the other
 	state      linkState
 	conn       *rdma.Connection
 	attempt    int
@@ -78,7 +80,30 @@ func (l *link) dial() {
 	if l.state != linkDown {
 		return
 	}
-	l.state, l.rail, l.target = linkQueued, l.home, l.peer.addr
+	l.state, l.rail = linkQueued, l.home
+	if a := l.peer.agent; a.dialing == maxDials {
+		a.toDial.Push(l)
+	} else {
+		l.start()
+	}
+}
+
+// release lets the next link dial. It is called whenever a link has dialled, or need no longer.
+func (l *link) release() {
+	if a := l.peer.agent; l.counted {
+		l.counted = false
+		for a.dialing--; a.toDial.Len() > 0 && a.dialing < maxDials; {
+			if next := a.toDial.Pop(); next.state == linkQueued && !next.counted {
+				next.start()
+			}
+		}
+	}
+}
+
+// start chooses the path, and has the engine's goroutine dial.
+func (l *link) start() {
+	l.counted, l.rail, l.target = true, l.home, l.peer.addr
+	l.peer.agent.dialing++
 	acc, rails := &l.peer.reached, l.peer.agent.rails
 	if n := int(acc.Devices); n > 1 {
 		l.target = acc.Addrs[(l.home.index+l.attempt)%n].addrPort().String()
@@ -97,6 +122,7 @@ func (l *link) dial() {
 func (l *link) close() {
 	if l.state == linkQueued {
 		l.state = linkDown
+		l.release()
 	}
 	if l.state == linkDialing || l.state == linkReady {
 		l.state = linkClosing
@@ -137,6 +163,7 @@ func (l *link) changed(conn *rdma.Connection, state rdma.ConnectionState, err er
 	}
 	switch state {
 	case rdma.Ready:
+		l.release()
 		acc, err := decodeAcceptance(conn.AcceptData())
 		if err != nil {
 			a.counters.Refused++
@@ -179,6 +206,7 @@ func (l *link) down(err error) {
 		err = rdma.ErrPeerClosed
 	}
 	l.state, l.conn = linkDown, nil
+	l.release()
 	l.failures++
 	l.retryAt = time.Now().Add(retryAfter)
 	l.peer.lost(l, err)
