@@ -24,7 +24,7 @@ func TestTransferUnderFaults(t *testing.T) {
 		t.Run(faults, func(t *testing.T) {
 			from, to := newEnds(t, "soft-lo?seed=1&"+faults, rdma.Config{})
 			_, _ = rand.Read(from.memory.Bytes())
-			require.NoError(t, transfer(t, from, to))
+			require.NoError(t, writeAll(t, from, to))
 			assert.Equal(t, from.memory.Bytes(), to.memory.Bytes())
 			assert.Positive(t, counted(t, from, counter)+counted(t, to, counter))
 		})
@@ -39,7 +39,7 @@ func TestTransferOverCutCable(t *testing.T) {
 			assert.NoError(t, from.dev.(*soft.Device).SetFaults(soft.Faults{Loss: 1}))
 		}
 	})
-	require.ErrorIs(t, transfer(t, from, to), rdma.ErrRetryExceeded)
+	require.ErrorIs(t, writeAll(t, from, to), rdma.ErrRetryExceeded)
 }
 
 // newEnds makes both ends on one engine, so that nothing depends on the scheduler.
@@ -52,8 +52,8 @@ func newEnds(t *testing.T, deviceName string, cfg rdma.Config) (from, to *end) {
 	return from, to
 }
 
-// transfer writes all memory of one end to that of the other, and returns how it ended.
-func transfer(t *testing.T, from, to *end) error {
+// writeAll writes all memory of one end to that of the other, and returns how it ended.
+func writeAll(t *testing.T, from, to *end) error {
 	size := from.memory.Len()
 	remote := from.importFrom(to)
 	writes, err := from.rdma.Pool(1,

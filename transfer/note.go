@@ -11,7 +11,7 @@ import (
 // Note is a value that another agent has sent, with a batch ([Batch.Note]).
 type Note struct {
 	From  netip.Addr // of the device that sent it
-	Value uint32
+	Value uint32     // that was given to Batch.Note
 }
 
 // received is a note in the receive that it has come to.
