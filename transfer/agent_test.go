@@ -342,6 +342,7 @@ func TestEnds(t *testing.T) {
 			for range 100 {
 				b.Read(remote, 0, mine.Bytes())
 			}
+			b.Note(remote.Peer(), 1)
 			h := submit(t, near, &b)
 			require.ErrorIs(t, h.Err(), ErrPending)
 			require.ErrorIs(t, mine.Close(), ErrInUse)

@@ -1,6 +1,7 @@
 package transfer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -242,8 +243,12 @@ func (h *Handle) Done() <-chan struct{} { return h.done }
 func (h *Handle) Wait(ctx context.Context) error {
 	select {
 	case <-h.done:
-		return h.Err()
 	case <-ctx.Done():
+	}
+	select {
+	case <-h.done:
+		return h.Err()
+	default:
 		return fmt.Errorf("wait for a batch of %d items, which goes on: %w", len(h.items), context.Cause(ctx))
 	}
 }
@@ -326,11 +331,6 @@ func (u *run) nextPiece() *piece {
 			continue
 		}
 		a := u.peer.agent
-		if it.op == rdma.OpWriteImm && u.failed {
-			it.cut = it.length()
-			u.h.end(it, ErrNotSent)
-			continue
-		}
 		if it.op == rdma.OpWriteImm && u.left > 0 && a.cfg.planted != "note" {
 			return nil // until end finds that there are none left
 		}
@@ -350,12 +350,10 @@ func (u *run) nextPiece() *piece {
 // lock is held.
 func (u *run) drop(err error) {
 	a := u.h.agent
-	for pc := u.again; pc != nil; {
-		next := pc.next
+	for pc := u.again; pc != nil; pc = u.again {
+		u.again = pc.next
 		a.pieceEnded(pc, err)
-		pc = next
 	}
-	u.again = nil
 	for u.first >= 0 {
 		it := &u.h.items[u.first]
 		u.first = it.next
@@ -387,13 +385,17 @@ func (h *Handle) end(it *item, err error) {
 	it.ended = true
 	if u := it.run; it.op != rdma.OpWriteImm {
 		u.failed = u.failed || it.err != nil
-		if u.left--; u.left == 0 && u.first >= 0 {
-			u.peer.enqueue(u) // its notes
+		if u.left--; u.left == 0 && u.first >= 0 { // its notes are left
+			if dead := cmp.Or(h.agent.closed, u.peer.closed); dead != nil || u.failed {
+				u.drop(cmp.Or(dead, ErrNotSent))
+			} else {
+				u.peer.enqueue(u)
+			}
 		}
 	}
 	it.run = nil
 	c := &h.agent.counters
-	if it.remote.keys == nil { // a look-up is no item of the program's
+	if it.remote.keys == nil && it.op == rdma.OpRead { // a look-up is no item of the program's
 		c = &Counters{}
 	}
 	c.Items++

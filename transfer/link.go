@@ -102,7 +102,7 @@ func (l *link) release() {
 
 // start chooses the path, and has the engine's goroutine dial.
 func (l *link) start() {
-	l.counted, l.rail, l.target = true, l.home, l.peer.addr
+	l.counted, l.rail, l.target, l.active = true, l.home, l.peer.addr, [levels]bool{}
 	l.peer.agent.dialing++
 	acc, rails := &l.peer.reached, l.peer.agent.rails
 	if n := int(acc.Devices); n > 1 {

@@ -161,6 +161,9 @@ func (r *rail) pull() []*piece {
 	for level := range r.active {
 		for queue := &r.active[level]; queue.Len() > 0 && len(batch) < len(r.batch) && r.inFlight < poolSize; {
 			l := queue.Pop()
+			if l.rail != r { // it has moved on
+				continue
+			}
 			l.active[level] = false
 			if l.state != linkReady || !l.room() {
 				continue
