@@ -10,6 +10,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/cryptotest"
+
+	"github.com/verbena-rdma/verbena/soft/internal/inorder"
 )
 
 // The flags of a test binary that uses this package.
@@ -53,6 +56,12 @@ func registerFlags() flags {
 // prints how often the states were reached that [Sim.Sometimes] names.
 func Check(t *testing.T, seeds int, test func(s *Sim)) {
 	t.Helper()
+	check(t, seeds, test, true)
+}
+
+// check is Check. repeats: runs of a seed are expected not to differ.
+func check(t *testing.T, seeds int, test func(s *Sim), repeats bool) {
+	t.Helper()
 	if r := replayOf(t); r != nil {
 		runRecorded(t, fmt.Sprint("replay of seed ", r.seed), r.seed, r.prepare, test)
 		return
@@ -78,22 +87,23 @@ func Check(t *testing.T, seeds int, test func(s *Sim)) {
 	if seeds < 1 {
 		return
 	}
-	s, ok := checkRepeats(t, 1, test)
-	if !ok {
-		shrink(t, s, test)
-		return
-	}
-	covered.add(s)
 	var next atomic.Uint64
-	next.Store(1)
+	if repeats {
+		s, ok := checkRepeats(t, next.Add(1), test)
+		if !ok {
+			shrink(t, s, test)
+			return
+		}
+		covered.add(s)
+	}
 	var failing lowest
 	var workers sync.WaitGroup
-	for range min(runtime.GOMAXPROCS(0), seeds-1) {
+	for range min(runtime.GOMAXPROCS(0), seeds-int(next.Load())) {
 		workers.Go(func() {
 			for seed := next.Add(1); seed <= uint64(seeds) && !t.Failed(); seed = next.Add(1) {
 				var s *Sim
 				var ok bool
-				if *testFlags.repeat {
+				if *testFlags.repeat && repeats {
 					s, ok = checkRepeats(t, seed, test)
 				} else {
 					s, ok = run(t, fmt.Sprint("seed ", seed), seed, nil, test)
@@ -108,6 +118,29 @@ func Check(t *testing.T, seeds int, test func(s *Sim)) {
 	}
 	workers.Wait()
 	shrink(t, failing.s, test)
+}
+
+// CheckSerial is Check for programs with ordinary goroutines. One seed runs at a time, on one processor, and
+// its goroutines one at a time, in an order that follows from the seed; and so do the case that a select
+// takes, where a loop over a map of up to eight entries begins, timers of package time, and the numbers of
+// math/rand/v2 and crypto/rand. It is not for parallel tests: the whole process is in order meanwhile.
+//
+// What then is left to chance: maps with more entries, the order of which depends on the process and, for
+// pointers, on their addresses; files and sockets of the system; locks that a goroutine waits for longer
+// than a millisecond of real time. With the race detector, and other than with Go 1.26 on Linux, amd64 or
+// arm64, nothing is in order, and the first seed runs once.
+func CheckSerial(t *testing.T, seeds int, test func(s *Sim)) {
+	t.Helper()
+	o := inorder.Begin()
+	defer o.End()
+	inOrder := func(s *Sim) {
+		o.Collect()
+		cryptotest.SetGlobalRandom(t, s.seed)
+		o.Seed(s.seed)
+		s.order = o
+		test(s)
+	}
+	check(t, seeds, inOrder, inorder.Known())
 }
 
 // lowest keeps the simulation with the lowest seed.

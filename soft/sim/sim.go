@@ -16,6 +16,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/internal/goroutine"
 	"github.com/verbena-rdma/verbena/soft/internal/fabric"
+	"github.com/verbena-rdma/verbena/soft/internal/inorder"
 )
 
 // Errors of simulated hosts, matched with [errors.Is].
@@ -74,6 +75,8 @@ type Sim struct {
 	schedule   Schedule       // of the faults so far
 	replays    bool           // replay, in place of faults that the seed draws
 	replay     Schedule
+
+	order *inorder.Order // nil: goroutines run as the runtime likes
 }
 
 // event is something that happens at a time.
@@ -83,6 +86,14 @@ type event struct {
 	packet *packet
 	port   *port
 	call   func()
+}
+
+// place is a number of the host at which it happens.
+func (e *event) place() uint64 {
+	if e.host == nil {
+		return 0
+	}
+	return uint64(e.host.index)
 }
 
 type eventKind uint8
@@ -253,6 +264,9 @@ func (s *Sim) step() bool {
 		s.endLongPolls()
 	}
 	s.mu.Unlock()
+	if s.order != nil {
+		s.order.Seed(s.seed ^ uint64(now)<<16 ^ e.place())
+	}
 	s.give(&e, now)
 	return true
 }

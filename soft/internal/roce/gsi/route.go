@@ -37,7 +37,7 @@ func (g *Services) endpointTo(peer netip.Addr) (index int, err error) {
 			best, common = i, n
 		}
 	}
-	if best >= 0 && !several {
+	if best >= 0 && (!several || g.cfg.Network.Simulated()) {
 		return best, nil // the system need not be asked
 	}
 	if e := g.endpointAt(routes.Source(peer)); e >= 0 {
@@ -45,7 +45,7 @@ func (g *Services) endpointTo(peer netip.Addr) (index int, err error) {
 	}
 	if best < 0 {
 		err := fmt.Errorf("%w: device %s has the addresses %v", verbs.ErrNoRoute, g.cfg.Device, g.addresses())
-		if routes.Local(peer) { // packets to it take the loopback interface, whatever interface has the address
+		if !g.cfg.Network.Simulated() && routes.Local(peer) { // packets to it take the loopback interface, whatever interface has the address
 			err = fmt.Errorf("%w, and %v belongs to another interface of this machine: use the same device at both ends", err, peer)
 		}
 		return 0, err
