@@ -23,7 +23,7 @@ func procUnpin()
 // layout is where fields of the record are, in words. Zero: unknown.
 type layout struct {
 	preempt int // why the goroutine is not to be preempted: a string
-	cache   int // of lookups by program counter, which takes random numbers when it misses
+	inUse   int // whether the cache of lookups by program counter is, which takes random numbers when it misses
 	chacha  int // the state of rand: 32 numbers, 4 words of the seed, the index and how many, a counter
 	simple  int // the state of cheaprand
 }
@@ -31,9 +31,10 @@ type layout struct {
 func (l layout) known() bool { return l.simple > 0 && l.preempt > 0 }
 
 const (
+	chachaWords = 38
+	// betweenWords are between inUse and chacha, and the entries of the cache are before inUse.
+	betweenWords           = 3
 	cacheWords, entryWords = 48, 3
-	betweenWords           = 4 // between cache and chacha
-	chachaWords            = 38
 	// pointer is the index of the pointer to the record in that of a goroutine.
 	pointer = 6
 	// step is what cheaprand adds to its state.
@@ -68,12 +69,15 @@ func find() (l layout) {
 	runtime.Callers(0, make([]uintptr, 10)) // fills the cache
 	before = *m
 	cheaprand()
-	for i := cacheWords + betweenWords + chachaWords; i < most; i++ {
+	for i := cacheWords + 1 + betweenWords + chachaWords; i < most; i++ {
 		if m[i]-before[i] == step {
-			l.simple, l.chacha, l.cache = i, i-chachaWords, i-chachaWords-betweenWords-cacheWords
+			l.simple, l.chacha, l.inUse = i, i-chachaWords, i-chachaWords-betweenWords-1
 		}
 	}
-	entries := before[l.cache : l.cache+cacheWords]
+	if l.simple == 0 || before[l.inUse] != 0 {
+		return layout{}
+	}
+	entries := before[l.inUse-cacheWords : l.inUse]
 	for i := 0; i < len(entries); i += entryWords {
 		if pc := uintptr(entries[i]); pc != 0 && runtime.FuncForPC(pc) == nil {
 			return layout{}
@@ -102,7 +106,7 @@ func (o *Order) Seed(seed uint64) {
 		o.thread = thread{m, [chachaWords + 1]uint64(m[l.chacha:])}
 	}
 	*(*string)(unsafe.Pointer(&m[l.preempt])) = "a simulation runs"
-	clear(m[l.cache:][:cacheWords])
+	m[l.inUse] = 1
 	for i := l.chacha; i < l.simple; i++ {
 		m[i] = mix(seed + uint64(i)*step)
 	}
@@ -136,5 +140,6 @@ func (t *thread) restore() {
 	}
 	l := fields()
 	*(*string)(unsafe.Pointer(&t.record[l.preempt])) = ""
+	t.record[l.inUse] = 0
 	copy(t.record[l.chacha:], t.was[:])
 }
