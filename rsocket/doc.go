@@ -9,7 +9,8 @@
 //	conn, err := rsocket.Dial(ctx, "storage:7471")
 //
 // The functions Listen and Dial choose the device by the system's routes. A program that wants a
-// certain device, or other settings, calls NewStacks, or New with a device that it has opened. Ports
+// certain device, or other settings, calls NewStacks, or New with a device that it has opened, or with that
+// of a simulated host (soft/sim). Ports
 // are those of RDMA_PS_TCP: a program can listen on the same number over TCP and here. Nothing is
 // encrypted, and any peer that reaches the address can connect: use crypto/tls over a Conn as over
 // TCP.

@@ -57,6 +57,9 @@
 //   - uses the system's time, timers (those of context.WithTimeout, too), random numbers, files
 //     or sockets: use [Host.Now], [Host.Sleep], [Host.Rand] and [Host.Disk].
 //
+// [CheckSerial] makes most of these follow from the seed, too, for programs with ordinary goroutines, such as
+// HTTP and gRPC over rsockets.
+//
 // [Check] runs the first seed twice, and names the first event in which the two runs differ.
 // [Sim.Digest] is a digest of all events.
 //
