@@ -3,9 +3,11 @@ package sim
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -205,13 +207,31 @@ func checkRepeats(t *testing.T, seed uint64, test func(s *Sim)) (*Sim, bool) {
 	}
 	switch {
 	case second.trace.differs != nil:
-		t.Errorf("sim: two runs of seed %d differ: %v; something other than the seed decides what happens", seed, second.trace.differs)
+		t.Errorf("sim: two runs of seed %d differ: %v", seed, whyDiffers(second, test))
 	case first.trace.digest != second.trace.digest:
 		t.Errorf("sim: two runs of seed %d differ: the second one ends earlier, or they differ after %d events", seed, len(first.trace.records))
 	default:
 		return second, true
 	}
 	return nil, false
+}
+
+// whyDiffers says where a run differs from an earlier one, and what may be the cause. A third run finds the
+// goroutines that are ready then.
+func whyDiffers(second *Sim, test func(s *Sim)) string {
+	d, ready := second.trace.differs, map[string]struct{}{}
+	simulate(second.seed, func(s *Sim) {
+		s.trace.watch, s.trace.ready = d.number, ready
+		test(s)
+	})
+	text := d.String() + "; something other than the seed decides what happens. "
+	if len(ready) > 0 {
+		text += "Before that, these goroutines worked:\n\t" + strings.Join(slices.Sorted(maps.Keys(ready)), "\n\t") + "\n"
+	}
+	if second.order != nil {
+		return text + "CheckSerial says what is left to chance"
+	}
+	return text + "If several work at the same time, start them by Host.Go and let them wait by Host.Sleep, or use CheckSerial, which also orders select and maps. Take time, random numbers and files from the Host"
 }
 
 // runRecorded runs one seed, with the log and the captures that the flags ask for.

@@ -268,6 +268,7 @@ func (s *Sim) step() bool {
 		s.order.Seed(s.seed ^ uint64(now)<<16 ^ e.place())
 	}
 	s.give(&e, now)
+	s.trace.look()
 	return true
 }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"runtime"
 	"strings"
 	"time"
@@ -26,6 +27,8 @@ type trace struct {
 	differs *difference // the first one from that; nil: none yet
 	log     *limitedWriter
 	pcaps   string // the folder for captures
+	watch   int    // before this event, the goroutines that work are added to ready
+	ready   map[string]struct{}
 }
 
 // record is what two runs are compared by.
@@ -95,6 +98,39 @@ func (t *trace) note(r record) {
 	if n < len(t.expect) {
 		t.differs.at, t.differs.first = min(r.at, t.expect[n].at), t.describe(t.expect[n])
 	}
+}
+
+// look adds the goroutines that work since the last event to ready.
+func (t *trace) look() {
+	if t.watch == 0 || t.noted != t.watch {
+		return
+	}
+	own := bubbleOf(stacks(false))
+	for range 100 {
+		for i, stack := range strings.Split(stacks(true), "\n\n") {
+			header, frames, _ := strings.Cut(stack, "\n")
+			if i > 0 && bubbleOf(stack) == own && (strings.Contains(header, "[runnable") || strings.Contains(header, "[running")) {
+				t.ready[program(frames)] = struct{}{}
+			}
+		}
+		runtime.Gosched()
+	}
+}
+
+// starters start functions of programs on other goroutines.
+var starters = regexp.MustCompile(`^sync\.|/soft/sim\.\(\*Host\)|/internal/host\.Go`)
+
+// program names the function that a goroutine was started with.
+func program(frames string) (name string) {
+	for line := range strings.Lines(frames) {
+		if strings.HasPrefix(line, "created by ") {
+			break
+		}
+		if !strings.HasPrefix(line, "\t") && !starters.MatchString(line) {
+			name = line[:strings.LastIndexByte(line, '(')]
+		}
+	}
+	return name
 }
 
 // describe names an event.
