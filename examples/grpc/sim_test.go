@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -188,32 +189,45 @@ func (c *customer) pay(ctx context.Context, service pb.TestServiceClient) {
 }
 
 // Clients repeat calls while hosts crash and links fail. Each payment is made once.
-func TestPayments(t *testing.T) {
-	sim.CheckSerial(t, 10, func(s *sim.Sim) {
-		s.SetDefaultLink(sim.LinkConfig{Latency: 5 * time.Millisecond, Jitter: 5 * time.Millisecond, Loss: 0.01})
-		server := s.Host("server")
-		b := &bank{s: s, disk: server.Disk()}
-		server.Run(b.run)
-		var clients []*customer
-		for _, h := range s.Hosts("client", 2) {
-			c := &customer{s: s, host: h, server: server}
-			clients = append(clients, c)
-			h.Run(c.run)
+func TestPayments(t *testing.T) { sim.CheckSerial(t, 10, pay) }
+
+func pay(s *sim.Sim) {
+	s.SetDefaultLink(sim.LinkConfig{Latency: 5 * time.Millisecond, Jitter: 5 * time.Millisecond, Loss: 0.01})
+	server := s.Host("server")
+	b := &bank{s: s, disk: server.Disk()}
+	server.Run(b.run)
+	var clients []*customer
+	for _, h := range s.Hosts("client", 2) {
+		c := &customer{s: s, host: h, server: server}
+		clients = append(clients, c)
+		h.Run(c.run)
+	}
+	s.Sometimes(false, "a payment is torn")
+	s.Sometimes(false, "a payment is asked for again")
+	chaos := s.Nemesis(sim.Chaos{Interval: 500 * time.Millisecond, Longest: 3 * time.Second, Until: 6 * time.Second})
+	s.RunUntil(chaos.Done, time.Minute)
+	isOver := func() bool {
+		return !slices.ContainsFunc(clients, func(c *customer) bool { return c.confirmed < payments })
+	}
+	s.RunUntil(isOver, time.Minute)
+	made := map[payment]int{}
+	for _, p := range b.paid {
+		made[p]++
+		require.Equal(s, 1, made[p], "%v is made again", p)
+	}
+	require.Len(s, made, 2*payments)
+	s.Sometimes(server.Starts() > 1, "the server crashes")
+}
+
+// BenchmarkSeeds is a seed. Seeds run on all processors, as those of Check do: go test -bench Seeds -cpu 1,2 compares.
+func BenchmarkSeeds(b *testing.B) {
+	var seed atomic.Uint64
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			if err := sim.Simulate(seed.Add(1), pay); err != nil {
+				b.Error(err)
+			}
 		}
-		s.Sometimes(false, "a payment is torn")
-		s.Sometimes(false, "a payment is asked for again")
-		chaos := s.Nemesis(sim.Chaos{Interval: 500 * time.Millisecond, Longest: 3 * time.Second, Until: 6 * time.Second})
-		s.RunUntil(chaos.Done, time.Minute)
-		isOver := func() bool {
-			return !slices.ContainsFunc(clients, func(c *customer) bool { return c.confirmed < payments })
-		}
-		s.RunUntil(isOver, time.Minute)
-		made := map[payment]int{}
-		for _, p := range b.paid {
-			made[p]++
-			require.Equal(s, 1, made[p], "%v is made again", p)
-		}
-		require.Len(s, made, 2*payments)
-		s.Sometimes(server.Starts() > 1, "the server crashes")
 	})
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "seeds/s")
 }
