@@ -21,6 +21,11 @@ type Config struct {
 	Memory []byte
 	// Size is the number of bytes to allocate, at least 1. It is zero with Memory or DMABuf.
 	Size int
+	// Pages are the pages of memory that New allocates. Zero: those of the system.
+	Pages Pages
+	// Prefault brings in all pages of memory that New allocates, so that later none has to be, and a lack of
+	// memory is an error of New: it matches syscall.ENOMEM or EFAULT.
+	Prefault bool
 	// DMABuf is memory of another device, such as a GPU. Such a Map has no Bytes. Nil: the Map
 	// uses Memory, or allocates.
 	DMABuf *DMABuf
@@ -130,12 +135,14 @@ func create(dev verbs.Device, cfg Config) (*Map, error) {
 	switch {
 	case cfg.DMABuf != nil && (cfg.Memory != nil || cfg.Size != 0):
 		return nil, fmt.Errorf("%w: both a dma-buf and other memory or a size are given; leave one out", ErrInvalid)
+	case (cfg.Pages != SystemPages || cfg.Prefault) && (cfg.Memory != nil || cfg.DMABuf != nil):
+		return nil, fmt.Errorf("%w: Pages and Prefault are for memory that is allocated, and other memory is given", ErrInvalid)
 	case cfg.DMABuf != nil:
 		err = m.useDMABuf(*cfg.DMABuf)
 	case cfg.Memory == nil && cfg.Size < 1:
 		return nil, fmt.Errorf("%w: the size is %d bytes; give at least 1", ErrRange, cfg.Size)
 	case cfg.Memory == nil:
-		m.mem, m.free, err = allocateFor(dev, cfg.Size)
+		m.mem, m.free, err = allocateFor(dev, &cfg)
 	case cfg.Size != 0:
 		return nil, fmt.Errorf("%w: both memory and a size are given; leave one out", ErrInvalid)
 	case len(cfg.Memory) == 0:

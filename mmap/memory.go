@@ -1,7 +1,9 @@
 package mmap
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"runtime"
 	"unsafe"
 
@@ -20,14 +22,52 @@ func AllocBytes(size int) (mem []byte, free func() error, err error) {
 	return allocate(size)
 }
 
+// Pages are the pages of memory that New allocates. With fewer and larger ones, processors and adapters
+// translate addresses faster.
+type Pages int
+
+const (
+	// SystemPages are the system's. Only memory of these is shared with other processes by a software device,
+	// which makes transfers to them faster.
+	SystemPages Pages = iota
+	// TransparentHugePages asks Linux for huge pages where it has some (madvise(2), MADV_HUGEPAGE).
+	TransparentHugePages
+	// HugePages are pages of 2 MiB that were reserved in /proc/sys/vm/nr_hugepages (mmap(2), MAP_HUGETLB), on
+	// Linux. They are brought in by New. If there are not enough, its error matches syscall.ENOMEM.
+	HugePages
+)
+
 // allocateFor allocates memory that suits a device.
-func allocateFor(dev verbs.Device, size int) (mem []byte, free func() error, err error) {
-	if able, ok := dev.(optional.MemoryDevice); ok {
-		if mem, free, err = able.AllocMemory(size); err == nil {
-			return mem, free, nil
+func allocateFor(dev verbs.Device, cfg *Config) (mem []byte, free func() error, err error) {
+	mem, free, err = allocatePages(dev, cfg)
+	if err == nil && (cfg.Prefault || cfg.Pages == HugePages) {
+		if err = prefault(mem); err != nil {
+			return nil, nil, errors.Join(fmt.Errorf("allocate %d bytes: bring in their pages: %w", cfg.Size, err), free())
 		}
 	}
-	return allocate(size)
+	return mem, free, err
+}
+
+func allocatePages(dev verbs.Device, cfg *Config) (mem []byte, free func() error, err error) {
+	switch cfg.Pages {
+	case SystemPages:
+		if able, ok := dev.(optional.MemoryDevice); ok {
+			if mem, free, err = able.AllocMemory(cfg.Size); err == nil {
+				return mem, free, nil
+			}
+		}
+		return allocate(cfg.Size)
+	case TransparentHugePages, HugePages:
+		return allocateHuge(cfg.Size, cfg.Pages)
+	}
+	return nil, nil, fmt.Errorf("%w: Pages is %d", ErrInvalid, cfg.Pages)
+}
+
+// touch writes to each page.
+func touch(mem []byte) {
+	for i := 0; i < len(mem); i += os.Getpagesize() {
+		mem[i] = 0
+	}
 }
 
 // pinned keeps memory of the Go heap where it is.

@@ -1,0 +1,14 @@
+//go:build !linux
+
+package mmap
+
+import "fmt"
+
+func allocateHuge(int, Pages) (mem []byte, free func() error, err error) {
+	return nil, nil, fmt.Errorf("%w: huge pages are for Linux", ErrNotSupported)
+}
+
+func prefault(mem []byte) error {
+	touch(mem)
+	return nil
+}
