@@ -30,7 +30,7 @@ func TestWhyDiffers(t *testing.T) {
 	var first, second *Sim
 	require.NoError(t, Simulate(1, func(s *Sim) { first = s; s.trace.keep = true; forgetful(&runs)(s) }))
 	require.NoError(t, Simulate(1, func(s *Sim) { second = s; s.trace.expect = first.trace.records; forgetful(&runs)(s) }))
-	text := whyDiffers(second, forgetful(&runs))
+	text := whyDiffers(first, second, forgetful(&runs))
 	require.Contains(t, text, "call at 1.001s at host a in the first run, and call at 1.002s at host a in the second")
 	require.Contains(t, text, "forgetful.func")
 	require.Contains(t, text, "Host.Go")

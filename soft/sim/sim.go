@@ -265,7 +265,7 @@ func (s *Sim) step() bool {
 	}
 	s.mu.Unlock()
 	if s.order != nil {
-		s.order.Seed(s.seed ^ uint64(now)<<16 ^ e.place())
+		s.order.Seed(s.seed, uint64(now), e.place())
 	}
 	s.give(&e, now)
 	s.trace.look()

@@ -1,7 +1,9 @@
 package sim
 
 import (
+	"bufio"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -100,9 +102,16 @@ func (t *trace) note(r record) {
 	}
 }
 
+// end compares how many events there were with an earlier run.
+func (t *trace) end() {
+	if n := t.noted; t.differs == nil && n < len(t.expect) {
+		t.differs = &difference{n, t.expect[n].at, t.describe(t.expect[n]), "the end"}
+	}
+}
+
 // look adds the goroutines that work since the last event to ready.
 func (t *trace) look() {
-	if t.watch == 0 || t.noted != t.watch {
+	if t.watch == 0 || t.noted != t.watch || t.differs != nil {
 		return
 	}
 	own := bubbleOf(stacks(false))
@@ -126,8 +135,8 @@ func program(frames string) (name string) {
 		if strings.HasPrefix(line, "created by ") {
 			break
 		}
-		if !strings.HasPrefix(line, "\t") && !starters.MatchString(line) {
-			name = line[:strings.LastIndexByte(line, '(')]
+		if i := strings.LastIndexByte(line, '('); i > 0 && line[0] != '\t' && !starters.MatchString(line) {
+			name = line[:i]
 		}
 	}
 	return name
@@ -136,7 +145,7 @@ func program(frames string) (name string) {
 // describe names an event.
 func (t *trace) describe(r record) string {
 	at := fmt.Sprintf("%s at %v", eventNames[r.kind], r.at)
-	if r.host > 0 {
+	if r.host > 0 && int(r.host) <= len(t.s.hosts) {
 		at += " at host " + t.s.hosts[r.host-1].name
 	}
 	if r.size > 0 {
@@ -169,10 +178,13 @@ func called(f func()) string {
 // maxFile bounds a log or a capture, in bytes.
 const maxFile = 256 << 20
 
-// limitedWriter writes to a file until it has maxFile bytes.
+// limitedWriter writes to a file until it has maxFile bytes. CheckSerial has it write seldom: during a
+// system call the runtime may let other goroutines go on.
 type limitedWriter struct {
-	file *os.File
-	left int
+	s      *Sim
+	file   *os.File
+	buffer *bufio.Writer
+	left   int
 }
 
 func (w *limitedWriter) Write(b []byte) (int, error) {
@@ -181,17 +193,21 @@ func (w *limitedWriter) Write(b []byte) (int, error) {
 		return len(b), nil
 	}
 	w.left -= len(b)
-	return w.file.Write(b)
+	n, err := w.buffer.Write(b)
+	if w.s.order == nil {
+		err = w.buffer.Flush()
+	}
+	return n, err
 }
 
-func (w *limitedWriter) Close() error { return w.file.Close() }
+func (w *limitedWriter) Close() error { return errors.Join(w.buffer.Flush(), w.file.Close()) }
 
-func newLimitedWriter(path string) (*limitedWriter, error) {
+func (t *trace) newLimitedWriter(path string) (*limitedWriter, error) {
 	f, err := os.Create(path)
 	if err != nil {
 		return nil, err
 	}
-	return &limitedWriter{f, maxFile}, nil
+	return &limitedWriter{t.s, f, bufio.NewWriterSize(f, 1<<20), maxFile}, nil
 }
 
 // capture returns the file for the packets of a host, or nil if there is none.
@@ -208,7 +224,7 @@ func (t *trace) capture(h *Host) (io.WriteCloser, error) {
 	if h.starts > 1 {
 		name += fmt.Sprint(".", h.starts)
 	}
-	return newLimitedWriter(filepath.Join(t.pcaps, name+".pcap"))
+	return t.newLimitedWriter(filepath.Join(t.pcaps, name+".pcap"))
 }
 
 func (t *trace) close() {

@@ -13,4 +13,4 @@ type thread struct{}
 func (*thread) restore() {}
 
 // Seed does nothing.
-func (o *Order) Seed(uint64) {}
+func (o *Order) Seed(_, _, _ uint64) {}
