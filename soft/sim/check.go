@@ -137,8 +137,10 @@ func check(t *testing.T, seeds int, test func(s *Sim), repeats bool) {
 //
 //   - maps with more entries: their order depends on the process and, for pointers, on their addresses;
 //   - files and sockets of the system, and collections of garbage;
-//   - what happens while the process has waited for more than some milliseconds of real time. If two runs
-//     differ then, they are repeated, up to three times.
+//   - locks that a goroutine waits for longer than a millisecond of real time, and those of the runtime where
+//     it waits for another thread;
+//   - what happens when the process waits for some milliseconds. Where two such runs differ, they are
+//     repeated, up to three times.
 //
 // With the race detector, and other than with Go 1.26 on Linux, amd64 or arm64, nothing is in order, and each
 // seed runs once.
