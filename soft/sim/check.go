@@ -220,11 +220,8 @@ func runPattern(name string) string {
 	return strings.Join(parts, "/")
 }
 
-// mostPairs is how often two runs of a seed are compared, if something disturbs them.
-const mostPairs = 4
-
 // checkRepeats runs a seed twice, and reports whether both runs pass. If they do and differ, it returns
-// no simulation.
+// no simulation, or repeats them, up to three times, if they were disturbed.
 func checkRepeats(t *testing.T, seed uint64, test func(s *Sim)) (*Sim, bool) {
 	for pair := 1; ; pair++ {
 		first, ok := run(t, fmt.Sprint("seed ", seed), seed, func(s *Sim) { s.trace.keep = true }, test)
@@ -241,7 +238,7 @@ func checkRepeats(t *testing.T, seed uint64, test func(s *Sim)) (*Sim, bool) {
 		switch {
 		case second.trace.differs == nil && first.trace.digest == second.trace.digest:
 			return second, true
-		case disturbed && pair < mostPairs:
+		case disturbed && pair < 4:
 			continue
 		case second.trace.differs != nil:
 			t.Errorf("sim: two runs of seed %d differ: %v", seed, whyDiffers(first, second, test))

@@ -54,7 +54,7 @@ func (o *Order) Collect() {
 // waited so long that the runtime may have preempted a goroutine, or a system call took its thread.
 func (o *Order) Disturbed() bool { return o != nil && o.disturbed }
 
-// End ends it.
+// End lets the runtime choose again.
 func (o *Order) End() {
 	o.thread.restore()
 	runtime.MemProfileRate = o.profile

@@ -160,9 +160,9 @@ func (o *Order) Seed(seed, instant, place uint64) {
 	if m != o.thread.record { // a system call has taken another one
 		o.thread.restore()
 		o.thread = thread{m, [chachaWords + 1]uint64(m[l.chacha:])}
+		m[l.inUse]++
 	}
 	seed = o.next(seed, instant, place)
-	m[l.inUse] = 1
 	for i := l.chacha; i < l.cheap; i++ {
 		m[i] = mix(seed + uint64(i)*step)
 	}
@@ -176,19 +176,14 @@ func (o *Order) Seed(seed, instant, place uint64) {
 // number the runtime changes a cache of type assertions, and where these miss, it takes one number more.
 func withoutCacheUpdates(seed uint64) uint64 {
 	const enough = 768 // numbers until the next call of Seed
-	for {
-		seed = mix(seed + step)
-		x, n := seed, 0
-		for ; n < enough; n++ {
-			x += step
-			if hi, lo := bits.Mul64(x, x^0xe7037ed1a0b428db); (hi^lo)&1023 == 0 {
-				break
-			}
-		}
-		if n == enough {
-			return seed
+	for x, n := seed, 0; n < enough; n++ {
+		x += step
+		if hi, lo := bits.Mul64(x, x^0xe7037ed1a0b428db); (hi^lo)&1023 == 0 {
+			seed = mix(seed + step)
+			x, n = seed, -1
 		}
 	}
+	return seed
 }
 
 // restore undoes what Seed has done to the thread.
@@ -197,6 +192,6 @@ func (t *thread) restore() {
 		return
 	}
 	l := fields()
-	t.record[l.inUse] = 0
+	t.record[l.inUse]--
 	copy(t.record[l.chacha:], t.saved[:])
 }
