@@ -67,7 +67,11 @@ if $full; then
 	echo "+ simulations with many seeds"
 	gotest -vet=off -pgo=off -timeout 1h -tags "$tags" -run '^Test(Nemesis|ReplicatedLog|ClientsComeAndGo|BothEndsCloseAtOnce)$' \
 		./docs ./rdma ./samples/internal/broadcast ./samples/internal/kv ./soft/sim -sim.seeds=1000
-	gotest -vet=off -pgo=off -timeout 1h -tags "$tags" -run '^Test(Nemesis|WaitDuringReadsSimulated)$' ./rsocket -sim.seeds=100
+	gotest -vet=off -pgo=off -timeout 1h -tags "$tags" -run '^Test(Nemesis|WaitDuringReadsSimulated|HTTP)$' ./rsocket -sim.seeds=100
+	gotest -vet=off -pgo=off -tags "$tags" ./soft/internal/inorder
+	cd examples/grpc
+	gotest -vet=off -pgo=off -timeout 1h -tags "$tags" -run '^Test(Payments|PlantedFault)$' . -sim.seeds=200
+	cd "$OLDPWD"
 else
 	# short prints the tests that have a short form and match.
 	short() {
