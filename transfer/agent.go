@@ -79,11 +79,10 @@ type Agent struct {
 	segments []*Segment // by address
 	names    []*record  // of the published ones, by name
 	peers    []*Peer    // that are open
-	serial   uint32     // of the latest Peer
 	spare    *piece
 	notes    fifo.Queue[received]
-	accepted map[end]*incoming
-	came     map[end]uint64 // notes from each end
+	incoming map[end]*incoming
+	absent   fifo.List[*incoming] // those without a connection, the latest last
 	counters Counters
 	dialing  int // links
 	toDial   fifo.Queue[*link]
@@ -107,7 +106,7 @@ func Open(cfg Config) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &Agent{cfg: cfg, accepted: map[end]*incoming{}, came: map[end]uint64{}}
+	a := &Agent{cfg: cfg, incoming: map[end]*incoming{}}
 	for i, dev := range cfg.Devices {
 		r, err := newRail(a, i, dev)
 		if err != nil {

@@ -1,6 +1,7 @@
 package transfer
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -142,8 +143,8 @@ func (l *link) begin() {
 	l.state, l.err = linkDialing, nil
 	a.counters.Dials++
 	l.dials++
-	who := request{Magic: magic, End: end{a.epoch, l.peer.serial, uint8(l.home.index)}, Dials: l.dials}
-	conn, err := l.rail.rdma.Dial(l.target, rdma.DialConfig{PrivateData: encode(who), Timeout: a.cfg.DialTimeout})
+	who := request{Magic: magic, End: end{l.peer.id, uint8(l.home.index)}, Dials: l.dials}
+	conn, err := l.rail.rdma.Dial(l.target, rdma.DialConfig{PrivateData: encode(who), Timeout: a.cfg.DialTimeout, OnReject: rejected})
 	if err != nil {
 		l.failures, l.tries = maxFailures, l.tries+1
 		l.down(err)
@@ -151,6 +152,15 @@ func (l *link) begin() {
 	}
 	conn.SetUserData(l)
 	l.conn = conn
+}
+
+// rejected says why a rejection is final, if it is.
+func rejected(data []byte) error {
+	data = bytes.TrimRight(data, "\x00")
+	if bytes.Equal(data, busy) {
+		return nil
+	}
+	return fmt.Errorf("%w, which says %q", rdma.ErrRejected, data)
 }
 
 // changed follows the connection.
@@ -174,7 +184,7 @@ func (l *link) changed(conn *rdma.Connection, state rdma.ConnectionState, err er
 		if l.state != linkDialing {
 			return
 		}
-		same := l.Epoch == acc.Epoch
+		same := l.Epoch == acc.Epoch && acc.Known == 1
 		l.tries = 0
 		l.state, l.acceptance, l.err = linkReady, acc, nil
 		a.cfg.Log.Debug().Stringer("connection", conn).Str("peer", l.peer.addr).Msg("connected")

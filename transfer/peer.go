@@ -10,14 +10,15 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/mmap"
 )
 
 // Peer is another agent, as this one reaches it at an address.
 type Peer struct {
-	agent  *Agent
-	addr   string // that was dialled
-	serial uint32
+	agent *Agent
+	addr  string   // that was dialled
+	id    [16]byte // what tells its connections from those of others
 
 	// Guarded by the agent's mutex.
 	links    []*link    // by device of the agent
@@ -43,13 +44,12 @@ func (a *Agent) Dial(ctx context.Context, addr string) (*Peer, error) {
 	}
 	p := &Peer{agent: a, addr: addr, segments: map[string]*RemoteSegment{}, gone: make(chan struct{})}
 	p.inbox = &RemoteSegment{peer: p, name: "notes"}
+	host.Of(a.cfg.Devices[0]).Random(p.id[:])
 	a.mu.Lock()
 	if err := a.closed; err != nil {
 		a.mu.Unlock()
 		return fail(err)
 	}
-	a.serial++
-	p.serial = a.serial
 	for _, r := range a.rails {
 		p.links = append(p.links, &link{peer: p, rail: r, home: r})
 	}

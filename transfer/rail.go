@@ -19,7 +19,7 @@ import (
 const (
 	poolSize = 2048 // pieces at one device
 	maxNotes = 1024 // that wait for Agent.Note, by device; the devices of peers repeat further ones
-	maxNoted = 4096 // ends whose notes are counted
+	maxEnds  = 4096 // that are known, if not more are connected
 )
 
 // rail is a device of the agent, with its engine, and all connections through it.
@@ -40,15 +40,20 @@ type rail struct {
 	dead     error // why the device is used no more
 }
 
-// incoming is a connection that a peer has dialled. The agent's mutex guards it.
+// incoming is an end that has dialled. The agent's mutex guards it.
 type incoming struct {
-	rail *rail
-	who  request
-	conn *rdma.Connection
-	next *rdma.ConnectRequest // answered when the connection has ended
-	to   *rail                // that next has come to
-	last uint32               // Dials of the latest request of the end
+	end   end
+	rail  *rail
+	conn  *rdma.Connection     // nil: it has ended
+	next  *rdma.ConnectRequest // answered when the connection has ended
+	to    *rail                // that next has come to
+	last  uint32               // Dials of the latest request
+	notes uint64               // that have come
+	place fifo.Node[*incoming] // among those without a connection
 }
+
+// busy is why a request is rejected that is to come again.
+var busy = []byte("the agent has no connection left")
 
 func newRail(a *Agent, index int, dev verbs.Device) (*rail, error) {
 	r := &rail{agent: a, index: index, dev: dev, engine: pe.New(pe.Config{Log: a.cfg.Log})}
@@ -71,7 +76,13 @@ func (r *rail) open() (err error) {
 	if r.tasks, err = r.rdma.Pool(poolSize, func(t *rdma.Task) { r.ended(t, nil) }, r.ended); err != nil {
 		return err
 	}
-	receives, err := r.rdma.ReceivePool(maxNotes, r.noted, func(t *rdma.ReceiveTask, _ error) { _ = t.Free() })
+	receives, err := r.rdma.ReceivePool(maxNotes, r.noted, func(t *rdma.ReceiveTask, _ error) {
+		if t.Submit() == nil { // fails when the agent is closed
+			r.agent.refuse()
+		} else {
+			_ = t.Free()
+		}
+	})
 	if err != nil {
 		return err
 	}
@@ -235,13 +246,26 @@ func (r *rail) changed(conn *rdma.Connection, state rdma.ConnectionState, err er
 	case state == rdma.Closed && ok:
 		r.agent.mu.Lock()
 		defer r.agent.mu.Unlock()
-		if r.agent.accepted[in.who.End] == in {
-			delete(r.agent.accepted, in.who.End)
-		}
-		if next, to := in.next, in.to; next != nil {
-			_ = to.engine.Do(func() { to.requested(next) })
+		if in.conn == conn {
+			in.down()
 		}
 	}
+}
+
+// down notes the end of the connection, and has the next request answered. The lock is held.
+func (in *incoming) down() {
+	in.conn = nil
+	in.rail.agent.absent.Push(&in.place)
+	if next, to := in.next, in.to; next != nil {
+		in.next = nil
+		_ = to.engine.Do(func() { to.requested(next) })
+	}
+}
+
+func (a *Agent) refuse() {
+	a.mu.Lock()
+	a.counters.Refused++
+	a.mu.Unlock()
 }
 
 // requested answers a peer that dials. An older connection of the same end must have ended before the new one
@@ -256,13 +280,13 @@ func (r *rail) requested(q *rdma.ConnectRequest) {
 		_ = q.Reject([]byte(err.Error()))
 		return
 	}
-	old := a.accepted[who.End]
-	if old == nil || a.cfg.planted == "fence" {
-		r.accept(q, who)
+	old := a.incoming[who.End]
+	if old != nil && who.Dials < old.last {
+		_ = q.Reject([]byte("this end has dialled again since"))
 		return
 	}
-	if who.Dials < old.last {
-		_ = q.Reject([]byte("this end has dialled again since"))
+	if old == nil || old.conn == nil || a.cfg.planted == "fence" {
+		r.accept(q, who, old)
 		return
 	}
 	if next := old.next; next != nil {
@@ -272,22 +296,30 @@ func (r *rail) requested(q *rdma.ConnectRequest) {
 	_ = old.rail.engine.Do(func() { _ = old.conn.Close() })
 }
 
-func (r *rail) accept(q *rdma.ConnectRequest, who request) {
-	conn, err := q.Accept(rdma.AcceptConfig{PrivateData: encode(r.acceptance(who))})
-	if err != nil {
-		_ = q.Reject([]byte(err.Error())) // fails if the peer has given up
-		return
-	}
-	in := &incoming{rail: r, who: who, conn: conn, last: who.Dials}
-	conn.SetUserData(in)
-	r.agent.accepted[who.End] = in
-}
-
-func (r *rail) acceptance(who request) acceptance {
+// accept accepts an end, which is not nil if it is known.
+func (r *rail) accept(q *rdma.ConnectRequest, who request, in *incoming) {
 	a := r.agent
-	acc := acceptance{Magic: magic, Epoch: a.epoch, Device: uint8(r.index), Devices: uint8(len(a.addrs)), Directory: a.directory.record.Keys[r.index], Notes: a.came[who.End]}
+	acc := acceptance{Magic: magic, Epoch: a.epoch, Device: uint8(r.index), Devices: uint8(len(a.addrs)), Directory: a.directory.record.Keys[r.index]}
 	for i, addr := range a.addrs {
 		acc.Addrs[i] = address{addr.Addr().As16(), addr.Port()}
 	}
-	return acc
+	if in != nil {
+		acc.Known, acc.Notes = 1, in.notes
+	}
+	conn, err := q.Accept(rdma.AcceptConfig{PrivateData: encode(acc)})
+	if err != nil {
+		_ = q.Reject(busy) // fails if the peer has given up
+		return
+	}
+	if in == nil {
+		if len(a.incoming) >= maxEnds && a.absent.Len() > 0 {
+			delete(a.incoming, a.absent.Pop().Value.end) // if it comes back, the outcome of its notes on their way is unknown
+		}
+		in = &incoming{end: who.End}
+		in.place.Value = in
+		a.incoming[who.End] = in
+	}
+	a.absent.Remove(&in.place)
+	in.rail, in.conn, in.last = r, conn, who.Dials
+	conn.SetUserData(in)
 }

@@ -34,9 +34,8 @@ type request struct {
 
 // end names one end of a connection. An end has one connection at a time.
 type end struct {
-	Epoch  uint64 // of the dialling agent
-	Peer   uint32 // the serial number of its Peer
-	Device uint8  // of the dialling agent
+	ID     [16]byte // of the Peer: random, and sent only to whom it dials, so that nobody else can take its place
+	Device uint8    // of the dialling agent
 }
 
 // acceptance says whom a connection has reached.
@@ -45,7 +44,8 @@ type acceptance struct {
 	Epoch     uint64 // of the agent
 	Device    uint8  // of the agent
 	Devices   uint8  // that it has
-	Zero      [2]byte
+	Known     uint8  // 1: it has counted the notes of this end since the first connection
+	Zero      [1]byte
 	Directory key
 	Notes     uint64              // that have come from this end so far
 	Addrs     [maxDevices]address // of its devices
@@ -95,7 +95,7 @@ func decode(b []byte, v any) error {
 func zero(b []byte) bool { return len(bytes.TrimLeft(b, "\x00")) == 0 }
 
 func decodeRequest(b []byte) (r request, err error) {
-	if err = decode(b, &r); err == nil && (r.Magic != magic || r.End.Epoch == 0 || r.End.Device >= maxDevices || r.Zero != [3]byte{}) {
+	if err = decode(b, &r); err == nil && (r.Magic != magic || r.End.ID == [16]byte{} || r.End.Device >= maxDevices || r.Zero != [3]byte{}) {
 		err = fmt.Errorf("%w: a request to connect by another protocol, or another version of it", ErrProtocol)
 	}
 	return r, err
@@ -105,7 +105,7 @@ func decodeAcceptance(b []byte) (a acceptance, err error) {
 	if err = decode(b, &a); err != nil {
 		return a, err
 	}
-	if a.Magic != magic || a.Epoch == 0 || a.Devices == 0 || a.Devices > maxDevices || a.Device >= a.Devices || a.Zero != [2]byte{} || a.Directory.Addr > math.MaxUint64-directoryLen {
+	if a.Magic != magic || a.Epoch == 0 || a.Devices == 0 || a.Devices > maxDevices || a.Device >= a.Devices || a.Known > 1 || a.Zero != [1]byte{} || a.Directory.Addr > math.MaxUint64-directoryLen {
 		return a, fmt.Errorf("%w: what accepts is no agent, or has another version of the protocol", ErrProtocol)
 	}
 	for i, addr := range a.Addrs {

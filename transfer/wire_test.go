@@ -1,14 +1,17 @@
 package transfer
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"hash/crc32"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
@@ -16,7 +19,7 @@ import (
 )
 
 var (
-	goodRequest    = request{Magic: magic, End: end{Epoch: 1, Peer: 2, Device: 3}, Dials: 4}
+	goodRequest    = request{Magic: magic, End: end{ID: [16]byte{1}, Device: 3}, Dials: 4}
 	goodAcceptance = acceptance{Magic: magic, Epoch: 1, Device: 1, Devices: 2, Addrs: [maxDevices]address{
 		{netip.MustParseAddr("192.0.2.1").As16(), 7600}, {netip.MustParseAddr("2001:db8::1").As16(), 7601},
 	}}
@@ -74,7 +77,7 @@ func TestStrict(t *testing.T) {
 	_, err = decodeRequest(encode(goodRequest)[:20])
 	require.ErrorIs(t, err, ErrProtocol)
 	for _, change := range []func(r *request){
-		func(r *request) { r.Magic++ }, func(r *request) { r.End.Epoch = 0 }, func(r *request) { r.End.Device = maxDevices }, func(r *request) { r.Zero[2] = 1 },
+		func(r *request) { r.Magic++ }, func(r *request) { r.End.ID[0] = 0 }, func(r *request) { r.End.Device = maxDevices }, func(r *request) { r.Zero[2] = 1 },
 	} {
 		r := goodRequest
 		change(&r)
@@ -85,7 +88,7 @@ func TestStrict(t *testing.T) {
 	_, err = decodeAcceptance(encode(goodAcceptance))
 	require.NoError(t, err)
 	for _, change := range []func(a *acceptance){
-		func(a *acceptance) { a.Magic++ }, func(a *acceptance) { a.Epoch = 0 }, func(a *acceptance) { a.Device = 2 }, func(a *acceptance) { a.Zero[0] = 1 },
+		func(a *acceptance) { a.Magic++ }, func(a *acceptance) { a.Epoch = 0 }, func(a *acceptance) { a.Device = 2 }, func(a *acceptance) { a.Zero[0] = 1 }, func(a *acceptance) { a.Known = 2 },
 		func(a *acceptance) { a.Devices, a.Device = 0, 0 }, func(a *acceptance) { a.Devices = maxDevices + 1 }, func(a *acceptance) { a.Addrs[1].Port = 0 },
 		func(a *acceptance) { a.Addrs[0].IP = [16]byte{} }, func(a *acceptance) { a.Addrs[2].Port = 1 }, func(a *acceptance) { a.Directory.Addr = 1<<64 - 1 },
 	} {
@@ -187,6 +190,89 @@ func TestHostile(t *testing.T) {
 		})
 	}
 	dial(t, open(t, 1), far, "blocks")
+}
+
+// Who knows all that an agent tells those who dial it cannot take its place at another one.
+func TestStolenPlace(t *testing.T) {
+	near, far := open(t, 1), open(t, 1)
+	register(t, far, "blocks", 100)
+	mine := register(t, near, "", 100)
+	remote := dial(t, near, far, "blocks")
+	told := make(chan []byte, 1)
+	s := strange(t, func(s *stranger) {
+		_, err := s.Dial(near.Addrs()[0].String(), rdma.DialConfig{PrivateData: encode(goodRequest), OnResponse: func(conn *rdma.Connection) {
+			told <- bytes.Clone(conn.AcceptData())
+			_ = conn.Close()
+		}})
+		s.Fail(err)
+	})
+	data := <-told
+	<-s.ended
+	acc, err := decodeAcceptance(data)
+	require.NoError(t, err)
+	guesses := []end{{}} // a number that counts, after what is told
+	binary.BigEndian.PutUint64(guesses[0].ID[:], acc.Epoch)
+	binary.BigEndian.PutUint32(guesses[0].ID[8:], 1)
+	for i := range len(data) - 16 {
+		guesses = append(guesses, end{ID: [16]byte(data[i:])})
+	}
+	ready := make(chan struct{})
+	for _, guess := range guesses {
+		require.NoError(t, s.engine.Do(func() {
+			_, err := s.Dial(far.Addrs()[0].String(), rdma.DialConfig{PrivateData: encode(request{Magic: magic, End: guess, Dials: 1<<32 - 1}), OnResponse: func(conn *rdma.Connection) {
+				ready <- struct{}{}
+				_ = conn.Close()
+			}})
+			s.Fail(err)
+		}))
+		select {
+		case <-ready:
+			<-s.ended
+		case <-s.ended: // an ID of zeroes is refused
+		}
+	}
+	var b Batch
+	b.Read(remote, 0, mine.Bytes())
+	require.NoError(t, submit(t, near, &b).Wait(testContext(t)))
+	require.EqualValues(t, 1, near.Counters().Dials)
+}
+
+// A message that is no note takes no receive away.
+func TestMessageThatIsNoNote(t *testing.T) {
+	far := open(t, 1)
+	for i := range 3 {
+		s := strange(t, func(s *stranger) {
+			pool, err := s.Pool(1, func(t *rdma.Task) { _ = t.Free() }, func(t *rdma.Task, _ error) { _ = t.Free() })
+			s.Fail(err)
+			_, err = s.Dial(far.Addrs()[0].String(), rdma.DialConfig{PrivateData: encode(goodRequest), OnResponse: func(conn *rdma.Connection) {
+				s.Fail(conn.Established())
+				task, err := pool.Send(conn, bufinv.Source(s.memory, 0, 1))
+				s.Fail(pe.SubmitOrFree(task, err))
+			}})
+			s.Fail(err)
+		})
+		<-s.ended
+		require.Eventually(t, func() bool { return far.Counters().Refused == uint64(i+1) }, time.Minute, time.Millisecond)
+	}
+}
+
+// An agent without a connection left takes those who dial it when it has one.
+func TestFull(t *testing.T) {
+	far := open(t, 1, func(c *Config) { c.MaxConnections = 1 })
+	register(t, far, "blocks", 100)
+	first := dial(t, open(t, 1), far, "blocks").Peer()
+	late := open(t, 1, func(c *Config) { c.DialTimeout = 200 * time.Millisecond })
+	_, err := late.Dial(testContext(t), far.Addrs()[0].String())
+	require.ErrorIs(t, err, rdma.ErrRejected)
+	second := make(chan error)
+	near := open(t, 1, func(c *Config) { c.DialTimeout = time.Minute })
+	go func() {
+		_, err := near.Dial(testContext(t), far.Addrs()[0].String())
+		second <- err
+	}()
+	require.Eventually(t, func() bool { return near.Counters().Dials > 0 }, time.Minute, time.Millisecond)
+	first.Close()
+	require.NoError(t, <-second)
 }
 
 // What accepts and is no agent, or lies about its directory, is refused.
