@@ -15,6 +15,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -61,6 +62,7 @@ func (c Config) withDefaults() (Config, error) {
 // Agent moves data between the memory of this program and that of other agents.
 type Agent struct {
 	cfg       Config
+	host      host.Host
 	epoch     uint64
 	rails     []*rail
 	addrs     []netip.AddrPort // of the rails, if the agent listens
@@ -84,8 +86,8 @@ type Agent struct {
 	incoming map[end]*incoming
 	absent   fifo.List[*incoming] // those without a connection, the latest last
 	counters Counters
-	dialing  int // links
-	toDial   fifo.Queue[*link]
+	dialing  [2]int // links; the second are those whose latest attempt has failed
+	toDial   [2]fifo.Queue[*link]
 }
 
 // Counters count what an agent has done since it was opened.
@@ -106,7 +108,7 @@ func Open(cfg Config) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &Agent{cfg: cfg, incoming: map[end]*incoming{}}
+	a := &Agent{cfg: cfg, host: host.Of(cfg.Devices[0]), incoming: map[end]*incoming{}}
 	for i, dev := range cfg.Devices {
 		r, err := newRail(a, i, dev)
 		if err != nil {
@@ -144,7 +146,7 @@ func Open(cfg Config) (*Agent, error) {
 // software devices are random; the time tells agents on other devices apart.
 func (a *Agent) newEpoch() uint64 {
 	h := fnv.New64a()
-	b := binary.BigEndian.AppendUint64(nil, uint64(time.Now().UnixNano()))
+	b := binary.BigEndian.AppendUint64(nil, uint64(a.host.Now().UnixNano()))
 	for i, r := range a.rails {
 		gid := r.rdma.GID().GID
 		b = binary.BigEndian.AppendUint32(append(b, gid[:]...), a.directory.record.Keys[i].Key)

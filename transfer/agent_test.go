@@ -476,3 +476,18 @@ func TestDialLimit(t *testing.T) {
 	require.LessOrEqual(t, most, maxDials)
 	require.Zero(t, near.dialing)
 }
+
+// Peers that do not answer take no place from one that can be reached.
+func TestDeadPeers(t *testing.T) {
+	near, far := open(t, 1, func(c *Config) { c.DialTimeout = time.Hour }), open(t, 1)
+	register(t, far, "blocks", 100)
+	near.mu.Lock()
+	for range 3 * maxDials {
+		p := &Peer{agent: near, addr: "127.0.0.1:9", gone: make(chan struct{})}
+		p.links = []*link{{peer: p, rail: near.rails[0], home: near.rails[0], failures: maxFailures - 1}}
+		near.peers = append(near.peers, p)
+		p.connect()
+	}
+	near.mu.Unlock()
+	dial(t, near, far, "blocks")
+}

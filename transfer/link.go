@@ -24,8 +24,9 @@ const (
 
 const (
 	maxFailures = 5                // in a row, of connections over which no piece got done
-	retryAfter  = 10 * time.Second // where another device reaches the peer
-	maxDials    = 16               // at a time, of an agent
+	lasting     = time.Second      // how long a connection lasts that is no reason to wait before the next
+	maxBackOff  = 10 * time.Second // between two connections
+	maxDials    = 16               // at a time, of an agent; half are for peers that could be reached
 	windowBytes = 4 << 20          // at a device for one peer, if more than one piece
 )
 
@@ -37,7 +38,7 @@ type link struct {
 	home       *rail
 	target     string // the address that is dialled
 	dials      uint32
-	counted    bool // among those that dial
+	slot       *int // of Agent.dialing, while it dials
 	tries      int  // that failed, one after the other
 	state      linkState
 	conn       *rdma.Connection
@@ -48,6 +49,9 @@ type link struct {
 	bytes      int
 	active     [levels]bool // in the queue of the rail
 	failures   int          // since a piece got done
+	short      int          // connections that did not last, one after the other
+	asked      time.Time    // to dial
+	ready      time.Time    // since when the connection is; zero: it was not
 	retryAt    time.Time
 	err        error // why the connection failed
 	// fenced are writes that the device had when the connection ended. Packets of them may still be on their
@@ -76,35 +80,52 @@ func (l *link) activate() {
 	}
 }
 
-// dial connects by its own device or, if that has failed, on the path of a link that is connected.
+// dial connects by its own device or, if that has failed, on the path of a link that is connected: now, or when
+// it is time to.
 func (l *link) dial() {
-	if l.state != linkDown {
+	a := l.peer.agent
+	now := a.host.Now()
+	switch {
+	case l.state != linkDown:
+		return
+	case now.Before(l.retryAt):
+		l.peer.later(l.retryAt)
 		return
 	}
-	l.state, l.rail = linkQueued, l.home
-	if a := l.peer.agent; a.dialing == maxDials {
-		a.toDial.Push(l)
-	} else {
-		l.start()
+	l.state, l.rail, l.asked = linkQueued, l.home, now
+	class := 0
+	if l.failures >= maxFailures-1 { // the latest attempt has failed
+		class = 1
 	}
+	a.toDial[class].Push(l)
+	a.dialNext()
 }
 
-// release lets the next link dial. It is called whenever a link has dialled, or need no longer.
-func (l *link) release() {
-	if a := l.peer.agent; l.counted {
-		l.counted = false
-		for a.dialing--; a.toDial.Len() > 0 && a.dialing < maxDials; {
-			if next := a.toDial.Pop(); next.state == linkQueued && !next.counted {
-				next.start()
+// dialNext lets links dial, as many as may.
+func (a *Agent) dialNext() {
+	for class, most := range [...]int{maxDials, maxDials / 2} {
+		for q := &a.toDial[class]; q.Len() > 0 && a.dialing[class] < most && a.dialing[0]+a.dialing[1] < maxDials; {
+			if l := q.Pop(); l.state == linkQueued && l.slot == nil {
+				l.slot = &a.dialing[class]
+				*l.slot++
+				l.start()
 			}
 		}
 	}
 }
 
+// release lets the next link dial. It is called whenever a link has dialled, or need no longer.
+func (l *link) release() {
+	if l.slot != nil {
+		*l.slot--
+		l.slot = nil
+		l.peer.agent.dialNext()
+	}
+}
+
 // start chooses the path, and has the engine's goroutine dial.
 func (l *link) start() {
-	l.counted, l.rail, l.target, l.active = true, l.home, l.peer.addr, [levels]bool{}
-	l.peer.agent.dialing++
+	l.rail, l.target, l.active = l.home, l.peer.addr, [levels]bool{}
 	acc, rails := &l.peer.reached, l.peer.agent.rails
 	if n := int(acc.Devices); n > 1 {
 		l.target = acc.Addrs[(l.home.index+l.attempt)%n].addrPort().String()
@@ -140,11 +161,12 @@ func (l *link) begin() {
 	if l.state != linkQueued {
 		return
 	}
-	l.state, l.err = linkDialing, nil
+	l.state, l.err, l.ready = linkDialing, nil, time.Time{}
 	a.counters.Dials++
 	l.dials++
 	who := request{Magic: magic, End: end{l.peer.id, uint8(l.home.index)}, Dials: l.dials}
-	conn, err := l.rail.rdma.Dial(l.target, rdma.DialConfig{PrivateData: encode(who), Timeout: a.cfg.DialTimeout, OnReject: rejected})
+	timeout := max(a.cfg.DialTimeout-a.host.Now().Sub(l.asked), a.cfg.DialTimeout/10)
+	conn, err := l.rail.rdma.Dial(l.target, rdma.DialConfig{PrivateData: encode(who), Timeout: timeout, OnReject: rejected})
 	if err != nil {
 		l.failures, l.tries = maxFailures, l.tries+1
 		l.down(err)
@@ -186,7 +208,7 @@ func (l *link) changed(conn *rdma.Connection, state rdma.ConnectionState, err er
 		}
 		same := l.Epoch == acc.Epoch && acc.Known == 1
 		l.tries = 0
-		l.state, l.acceptance, l.err = linkReady, acc, nil
+		l.state, l.acceptance, l.err, l.ready = linkReady, acc, nil, a.host.Now()
 		a.cfg.Log.Debug().Stringer("connection", conn).Str("peer", l.peer.addr).Msg("connected")
 		l.peer.found(acc)
 		l.releaseFenced(same)
@@ -218,7 +240,13 @@ func (l *link) down(err error) {
 	l.state, l.conn = linkDown, nil
 	l.release()
 	l.failures++
-	l.retryAt = time.Now().Add(retryAfter)
+	now := l.peer.agent.host.Now()
+	if l.short++; !l.ready.IsZero() && now.Sub(l.ready) >= lasting {
+		l.short = 0
+	}
+	if l.short > 1 { // after the first, the next may come at once
+		l.retryAt = now.Add(min(50*time.Millisecond<<min(l.short-1, 8), maxBackOff))
+	}
 	l.peer.lost(l, err)
 }
 

@@ -27,8 +27,10 @@ type Peer struct {
 	filling  *run
 	inbox    *RemoteSegment            // that notes go to
 	segments map[string]*RemoteSegment // of this epoch, that were looked up
-	closed   error                     // why it ended
-	gone     chan struct{}             // closed when it has ended
+	timer    host.Timer                // calls due; nil: none is set
+	dueAt    time.Time
+	closed   error         // why it ended
+	gone     chan struct{} // closed when it has ended
 }
 
 // Dial connects to the agent that listens at HOST:PORT. It returns when one device of this agent is
@@ -44,7 +46,7 @@ func (a *Agent) Dial(ctx context.Context, addr string) (*Peer, error) {
 	}
 	p := &Peer{agent: a, addr: addr, segments: map[string]*RemoteSegment{}, gone: make(chan struct{})}
 	p.inbox = &RemoteSegment{peer: p, name: "notes"}
-	host.Of(a.cfg.Devices[0]).Random(p.id[:])
+	a.host.Random(p.id[:])
 	a.mu.Lock()
 	if err := a.closed; err != nil {
 		a.mu.Unlock()
@@ -92,6 +94,9 @@ func (p *Peer) settle() {
 	if p.connecting() {
 		return
 	}
+	if p.timer != nil {
+		p.timer.Stop()
+	}
 	for _, s := range p.segments {
 		s.retire()
 	}
@@ -130,24 +135,64 @@ func (p *Peer) connecting() bool {
 	return slices.ContainsFunc(p.links, func(l *link) bool { return l.state != linkDown })
 }
 
-// connect begins to connect on the devices that are not connected. Until one is, only one tries: the others
-// learn from it at which address to dial.
-func (p *Peer) connect() {
+// connect begins to connect on the devices that are not connected. Until one is, only one tries, since the others
+// learn from it at which address to dial; and those that had writes, which can go on only when the peer has
+// confirmed their end. It reports whether a device is connected, or tries.
+func (p *Peer) connect() bool {
 	if p.closed != nil || p.agent.closed != nil {
-		return
+		return false
 	}
-	if !slices.ContainsFunc(p.links, func(l *link) bool { return l.state == linkReady }) {
-		best := slices.MinFunc(p.links, func(l, m *link) int { return cmp.Compare(l.failures, m.failures) })
-		if best.failures < maxFailures && !p.connecting() {
-			best.dial()
-		}
-		return
-	}
+	ready, tries := false, p.connecting()
 	for _, l := range p.links {
-		if l.state == linkDown && l.home.dead == nil && !time.Now().Before(l.retryAt) {
+		ready = ready || l.state == linkReady
+		if l.fenced != nil {
 			l.dial()
+			tries = true
 		}
 	}
+	switch {
+	case ready:
+		for _, l := range p.links {
+			if l.home.dead == nil {
+				l.dial()
+			}
+		}
+	case !tries:
+		best := slices.MinFunc(p.links, func(l, m *link) int {
+			return cmp.Or(cmp.Compare(l.failures, m.failures), l.retryAt.Compare(m.retryAt))
+		})
+		if best.failures >= maxFailures {
+			return false
+		}
+		best.dial()
+	}
+	return true
+}
+
+// later has due called, at a time or earlier.
+func (p *Peer) later(at time.Time) {
+	if p.timer != nil {
+		if !at.Before(p.dueAt) {
+			return
+		}
+		p.timer.Stop()
+	}
+	p.dueAt, p.timer = at, p.agent.host.AfterFunc(at.Sub(p.agent.host.Now()), p.due)
+}
+
+// due connects what could not be connected earlier, if there is still work for it.
+func (p *Peer) due() {
+	p.agent.mu.Lock()
+	defer p.agent.mu.Unlock()
+	p.timer = nil
+	if p.waiting() || slices.ContainsFunc(p.links, func(l *link) bool { return l.inFlight > 0 }) {
+		p.connect()
+	}
+}
+
+// waiting reports whether work waits for a connection.
+func (p *Peer) waiting() bool {
+	return p.work[0].Len()+p.work[1].Len()+p.work[2].Len() > 0 || slices.ContainsFunc(p.links, func(l *link) bool { return l.fenced != nil })
 }
 
 // lost notes that a device could not be connected to the peer, or is no longer.
@@ -156,18 +201,17 @@ func (p *Peer) lost(l *link, err error) {
 		p.settle()
 		return
 	}
-	if l.fenced != nil {
-		if (l.failures < maxFailures || l.tries > 0 && l.tries < len(p.links)) && p.agent.closed == nil {
-			l.dial() // what it had can go on only when the peer has confirmed its end
-			return
-		}
+	if l.failures >= maxFailures && (l.tries == 0 || l.tries >= len(p.links)) {
 		l.endFenced(fmt.Errorf("%w: %w", ErrUnknown, err))
 	}
-	l.tries = 0
-	if p.work[0].Len()+p.work[1].Len()+p.work[2].Len() > 0 {
-		if p.connect(); !p.connecting() {
-			p.endWork(fmt.Errorf("no connection to the transfer agent at %s: %w", p.addr, err))
+	if l.fenced == nil {
+		l.tries = 0
+	}
+	if p.waiting() {
+		if p.connect() {
+			return
 		}
+		p.endWork(fmt.Errorf("no connection to the transfer agent at %s: %w", p.addr, err))
 	}
 	if !p.connecting() {
 		for _, l := range p.links {

@@ -495,3 +495,127 @@ func TestForgottenNotes(t *testing.T) {
 		require.Equal(s, 1, came)
 	})
 }
+
+// A peer that ends each connection after a while is not dialled again and again.
+func TestShortConnections(t *testing.T) {
+	sim.Check(t, 2, func(s *sim.Sim) {
+		near, far := s.Host("near"), s.Host("far")
+		ended := false
+		far.Run(func(ctx context.Context, dev verbs.Device) error {
+			a, err := Open(Config{Devices: []verbs.Device{dev}, Listen: ":7600", Go: far.Go})
+			if err != nil {
+				return err
+			}
+			_, err = a.Register("blocks", make([]byte, 100), all)
+			for ; ctx.Err() == nil && err == nil; far.Sleep(20 * time.Millisecond) {
+				a.mu.Lock()
+				for _, in := range a.incoming {
+					if conn := in.conn; conn != nil {
+						_ = in.rail.engine.Do(func() { _ = conn.Close() })
+					}
+				}
+				a.mu.Unlock()
+			}
+			return errors.Join(err, a.Close())
+		})
+		done := 0
+		near.Run(func(ctx context.Context, dev verbs.Device) error {
+			a, err := Open(Config{Devices: []verbs.Device{dev}, Go: near.Go})
+			if err != nil {
+				return err
+			}
+			mine := make([]byte, 100)
+			_, err = a.Register("", mine, all)
+			var p *Peer
+			for p == nil && ctx.Err() == nil && err == nil {
+				p, _ = a.Dial(ctx, far.Addr().String()+":7600")
+			}
+			for start := near.Now(); err == nil && near.Now().Sub(start) < 40*time.Second; near.Sleep(time.Millisecond) {
+				remote, e := p.Segment(ctx, "blocks")
+				if e != nil {
+					continue
+				}
+				var b Batch
+				b.Read(remote, 0, mine)
+				h, e := a.Submit(&b)
+				if err = e; err == nil {
+					if <-h.Done(); h.Err() == nil {
+						done++
+					}
+				}
+			}
+			require.Less(s, a.Counters().Dials, uint64(20))
+			ended = true
+			return errors.Join(err, a.Close())
+		})
+		s.RunUntil(func() bool { return ended }, 2*time.Minute)
+		require.Positive(s, done)
+	})
+}
+
+// A device that reaches the peer again is used again, also in the middle of a batch.
+func TestDeviceComesBack(t *testing.T) {
+	sim.Check(t, 1, func(s *sim.Sim) {
+		s.SetDefaultLink(sim.LinkConfig{Latency: time.Millisecond, Rate: 200e3})
+		near, near1, far, far1 := s.Host("near"), s.Host("near1"), s.Host("far"), s.Host("far1")
+		far.Run(func(ctx context.Context, dev verbs.Device) error {
+			a, err := Open(Config{Devices: []verbs.Device{dev, far1.Device()}, Listen: ":7600", Go: far.Go})
+			if err != nil {
+				return err
+			}
+			_, err = a.Register("blocks", make([]byte, 1<<20), all)
+			for err == nil && ctx.Err() == nil {
+				far.Sleep(100 * time.Millisecond)
+			}
+			return errors.Join(err, a.Close())
+		})
+		ended := false
+		near.Run(func(ctx context.Context, dev verbs.Device) error {
+			a, err := Open(Config{Devices: []verbs.Device{dev, near1.Device()}, Go: near.Go, DialTimeout: 5 * time.Second, Piece: 16 << 10, Depth: 4})
+			if err != nil {
+				return err
+			}
+			mine := make([]byte, 1<<20)
+			_, err = a.Register("", mine, all)
+			var p *Peer
+			for p == nil && ctx.Err() == nil && err == nil {
+				p, _ = a.Dial(ctx, far.Addr().String()+":7600")
+			}
+			remote, e := p.Segment(ctx, "blocks")
+			if err = errors.Join(err, e); err != nil {
+				return err
+			}
+			var b Batch
+			for range 1000 {
+				b.Write(remote, 0, mine)
+			}
+			h, err := a.Submit(&b)
+			if err != nil {
+				return err
+			}
+			ready := func() bool {
+				a.mu.Lock()
+				defer a.mu.Unlock()
+				return p.links[1].state == linkReady
+			}
+			wait := func(is bool) {
+				for until := near.Now().Add(time.Minute); ready() != is; near.Sleep(100 * time.Millisecond) {
+					if near.Now().After(until) {
+						s.Errorf("the second device: ready is %v", !is)
+						return
+					}
+				}
+			}
+			wait(true)
+			s.Partition([]*sim.Host{near1}, []*sim.Host{far, far1})
+			wait(false)
+			near.Sleep(12 * time.Second) // dials fail
+			s.Heal()
+			wait(true)
+			h.Cancel()
+			ended = true
+			return a.Close()
+		})
+		s.RunUntil(func() bool { return ended }, 5*time.Minute)
+	})
+}
