@@ -15,7 +15,9 @@ import (
 
 	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 const all = mmap.LocalReadWrite | mmap.RemoteRead | mmap.RemoteWrite | mmap.RemoteAtomic
@@ -212,7 +214,10 @@ func TestRefused(t *testing.T) {
 	readOnly, err := far.Register("read", make([]byte, 100), mmap.RemoteRead)
 	require.NoError(t, err)
 	mine := register(t, near, "mine", 1000)
+	register(t, far, "atomics", 4096)
 	remote := dial(t, near, far, readOnly.Name())
+	atomics, err := remote.Peer().Segment(testContext(t), "atomics")
+	require.NoError(t, err)
 	submitErr := func(add func(b *Batch)) error {
 		var b Batch
 		b.Read(remote, 0, mine.Bytes()[:10])
@@ -233,6 +238,8 @@ func TestRefused(t *testing.T) {
 	require.ErrorIs(t, submitErr(func(b *Batch) { b.Read(remote, 0, nil) }), ErrRange)
 	require.ErrorIs(t, submitErr(func(b *Batch) { b.Read(remote, 0, make([]byte, 10)) }), ErrNotRegistered)
 	require.ErrorIs(t, submitErr(func(b *Batch) { b.Read(nil, 0, mine.Bytes()[:10]) }), ErrInvalid)
+
+	require.ErrorIs(t, submitErr(func(b *Batch) { b.FetchAdd(atomics, 4, 1) }), ErrInvalid)
 
 	_, err = near.Register("mine", make([]byte, 10), all)
 	require.ErrorIs(t, err, ErrExists)
@@ -490,4 +497,72 @@ func TestDeadPeers(t *testing.T) {
 	}
 	near.mu.Unlock()
 	dial(t, near, far, "blocks")
+}
+
+// What a device that ends had moves to another one; what the peer or the device refuses fails.
+func TestRepeatable(t *testing.T) {
+	for _, status := range []verbs.Status{verbs.StatusFlushed, verbs.StatusRetryExceeded, verbs.StatusRNRRetryExceeded, verbs.StatusGeneralError} {
+		require.True(t, repeatable(&rdma.TaskError{Status: status}, true), status)
+	}
+	for _, status := range []verbs.Status{verbs.StatusRemoteAccessError, verbs.StatusRemoteInvalidRequest, verbs.StatusRemoteOperationError, verbs.StatusLocalProtectionError, verbs.StatusLocalLengthError} {
+		require.False(t, repeatable(&rdma.TaskError{Status: status}, true), status)
+	}
+	require.True(t, repeatable(pe.ErrBadState, false)) // the context is Stopping
+	require.True(t, repeatable(rdma.ErrNotReady, false))
+	require.False(t, repeatable(rdma.ErrRange, false))
+}
+
+// Two connections through one device to different devices of the peer do not disturb each other.
+func TestTwoWaysThroughOneDevice(t *testing.T) {
+	near, far := open(t, 2), open(t, 2)
+	register(t, far, "blocks", 100)
+	s := dial(t, near, far, "blocks")
+	near.mu.Lock()
+	defer near.mu.Unlock()
+	acc := s.peer.reached
+	acc.Device = 0
+	other := acc
+	other.Device = 1
+	first := &link{rail: near.rails[0], home: near.rails[0], acceptance: acc}
+	second := &link{rail: near.rails[0], home: near.rails[1], acceptance: other}
+	one, err := s.through(first)
+	require.NoError(t, err)
+	two, err := s.through(second)
+	require.NoError(t, err)
+	require.NotSame(t, one, two)
+	again, err := s.through(first)
+	require.NoError(t, err)
+	require.Same(t, one, again)
+	second.rail = near.rails[1]
+	moved, err := s.through(second)
+	require.NoError(t, err)
+	require.NotSame(t, two, moved)
+}
+
+// A segment stays the same for as long as its memory and the peer's epoch do, whatever its name.
+func TestSegmentOfAnEpoch(t *testing.T) {
+	near, far := open(t, 1), open(t, 1)
+	register(t, far, "directory", 100)
+	one := dial(t, near, far, "directory")
+	two, err := one.Peer().Segment(testContext(t), "directory")
+	require.NoError(t, err)
+	require.Same(t, one, two)
+	near.mu.Lock()
+	p := one.Peer()
+	three := p.adopt([]record{*far.names[0]}, p.reached.Epoch+1)[0]
+	near.mu.Unlock()
+	require.NotSame(t, one, three)
+	require.True(t, one.Stale())
+}
+
+// An end is free when the device is dead that it was connected to.
+func TestDeadDeviceFreesEnds(t *testing.T) {
+	far := open(t, 1)
+	in := &incoming{rail: far.rails[0], conn: &rdma.Connection{}}
+	in.place.Value = in
+	far.mu.Lock()
+	far.incoming[in.end] = in
+	far.mu.Unlock()
+	require.NoError(t, far.Close())
+	require.True(t, in.conn == nil)
 }

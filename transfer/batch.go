@@ -188,6 +188,11 @@ func (a *Agent) check(it *item) (err error) {
 	case it.length() == 0 || it.offset < 0 || it.offset > s.size-it.length():
 		return fmt.Errorf("%w: the segment has %d bytes", ErrRange, s.size)
 	case it.atomic():
+		for _, k := range s.keys[:s.peer.reached.Devices] {
+			if at := k.Addr + uint64(it.offset); at%8 != 0 {
+				return fmt.Errorf("%w: an atomic needs an address that is a multiple of 8, and this one is at %#x there", ErrInvalid, at)
+			}
+		}
 		return allows(s.perm, mmap.RemoteAtomic, "the segment")
 	}
 	need := mmap.RemoteRead
@@ -213,7 +218,6 @@ func allows(perm, need mmap.Permission, of string) error {
 // add puts an item that was checked into the run of its peer.
 func (h *Handle) add(i int32, level int) {
 	it := &h.items[i]
-	it.remote.inUse++
 	if it.local != nil {
 		it.local.inUse++
 	}
@@ -409,8 +413,6 @@ func (h *Handle) end(it *item, err error) {
 	if it.local != nil {
 		it.local.inUse--
 	}
-	it.remote.inUse--
-	it.remote.settle()
 	if h.left--; h.left == 0 {
 		h.runs = nil
 		close(h.done)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -299,6 +300,8 @@ func (l *link) ended(pc *piece, original uint64, posted bool, err error) {
 		a.pieceEnded(pc, err)
 	case posted && it.atomic():
 		a.pieceEnded(pc, fmt.Errorf("%w: %w", ErrUnknown, err))
+	case dead != nil && posted && it.op != rdma.OpRead:
+		a.pieceEnded(pc, fmt.Errorf("%w: %w", ErrUnknown, dead))
 	case dead != nil:
 		a.pieceEnded(pc, dead)
 	case posted && it.op != rdma.OpRead:
@@ -311,13 +314,22 @@ func (l *link) ended(pc *piece, original uint64, posted bool, err error) {
 	l.activate()
 }
 
-// repeatable reports whether a piece failed because its connection ended, and not by itself.
+// repeatable reports whether a piece failed because its connection or device ended, and not by itself: of what the
+// device had, only the peer's refusals and the checks here say that.
 func repeatable(err error, posted bool) bool {
 	if !posted {
-		return errors.Is(err, rdma.ErrNotReady)
+		return errors.Is(err, rdma.ErrNotReady) || errors.Is(err, pe.ErrBadState)
 	}
 	var e *rdma.TaskError
-	return errors.As(err, &e) && (e.Status == verbs.StatusFlushed || errors.Is(err, rdma.ErrRetryExceeded) || errors.Is(err, rdma.ErrRNRRetryExceeded))
+	if !errors.As(err, &e) {
+		return true
+	}
+	switch e.Status { // not errors.Is: the error of what was flushed also matches why
+	case verbs.StatusLocalLengthError, verbs.StatusLocalQPOperationError, verbs.StatusLocalProtectionError, verbs.StatusLocalAccessError,
+		verbs.StatusRemoteInvalidRequest, verbs.StatusRemoteAccessError, verbs.StatusRemoteOperationError:
+		return false
+	}
+	return true
 }
 
 // repeat puts a piece back into the work for its peer.

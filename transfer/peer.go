@@ -67,7 +67,7 @@ func (a *Agent) Dial(ctx context.Context, addr string) (*Peer, error) {
 // Addr is the address that was dialled.
 func (p *Peer) Addr() string { return p.addr }
 
-// Close ends the items that have not ended, with ErrClosed, and the connections. It returns when no device
+// Close ends the items that have not ended, with ErrClosed (and ErrUnknown, if a device has them), and the connections. It returns when no device
 // here touches memory for the peer. Segments of the peer cannot be used any more. Closing again only waits.
 func (p *Peer) Close() {
 	p.agent.mu.Lock()
@@ -114,7 +114,7 @@ func (p *Peer) endWork(err error) {
 		}
 	}
 	for _, l := range p.links {
-		l.endFenced(err)
+		l.endFenced(fmt.Errorf("%w: %w", ErrUnknown, err))
 	}
 }
 
@@ -248,15 +248,15 @@ type RemoteSegment struct {
 	keys  *[maxDevices]key
 
 	// Guarded by the agent's mutex.
-	maps  [maxDevices]reach // by device of the agent
-	inUse int               // items that have not ended
+	maps  [maxDevices]reach // by link of the peer
 	stale bool
 }
 
-// reach is a segment through one device here and one of the peer's.
+// reach is a segment through one device here and one of the peer's. The Map owns nothing.
 type reach struct {
-	key key
-	m   *mmap.Map
+	rail *rail
+	key  key
+	m    *mmap.Map
 }
 
 // Name is the name by which the peer publishes it.
@@ -289,38 +289,22 @@ func (s *RemoteSegment) through(l *link) (m *mmap.Map, err error) {
 	if s.epoch != l.acceptance.Epoch && s.peer.agent.cfg.planted != "epoch" {
 		return nil, ErrStale
 	}
-	at := &s.maps[l.rail.index]
-	if at.m != nil && at.key == k {
-		return at.m, nil
+	at := &s.maps[l.home.index]
+	if at.m == nil || at.rail != l.rail || at.key != k {
+		if m, err = mmap.FromKey(l.rail.dev, k.Addr, s.size, k.Key, s.perm); err != nil {
+			return nil, err
+		}
+		*at = reach{l.rail, k, m}
 	}
-	if at.m != nil {
-		err = at.m.Close()
-	}
-	if err == nil {
-		m, err = mmap.FromKey(l.rail.dev, k.Addr, s.size, k.Key, s.perm)
-		*at = reach{k, m}
-	}
-	return m, err
+	return at.m, nil
 }
 
 // retire makes a segment stale.
 func (s *RemoteSegment) retire() {
-	delete(s.peer.segments, s.name)
+	if s.peer.segments[s.name] == s {
+		delete(s.peer.segments, s.name)
+	}
 	s.stale = true
-	s.settle()
-}
-
-// settle lets go of a stale segment that no item uses.
-func (s *RemoteSegment) settle() {
-	if !s.stale || s.inUse > 0 {
-		return
-	}
-	for _, r := range s.maps {
-		if r.m != nil {
-			_ = r.m.Close() // only its use here ends
-		}
-	}
-	s.maps = [maxDevices]reach{}
 }
 
 // Segment looks up the segment of a name at the peer. It returns the same RemoteSegment as long as the memory is
@@ -378,9 +362,11 @@ func (p *Peer) read(ctx context.Context, size int) (segments []*RemoteSegment, n
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	directory.retire()
 	if err = cmp.Or(err, h.items[0].err); err != nil {
 		return nil, 0, err
+	}
+	if directory.epoch != p.reached.Epoch {
+		return nil, 0, ErrStale // the peer was opened again since
 	}
 	records, need, err := readDirectory(scratch.mem, int(p.reached.Devices))
 	if err != nil || records == nil {
@@ -396,7 +382,7 @@ func (p *Peer) adopt(records []record, epoch uint64) []*RemoteSegment {
 	for i := range records {
 		r := &records[i]
 		s := p.segments[r.name()]
-		if s == nil || s.size != int(r.Size) || s.perm != mmap.Permission(r.Perm) || *s.keys != r.Keys {
+		if s == nil || s.epoch != epoch || s.size != int(r.Size) || s.perm != mmap.Permission(r.Perm) || *s.keys != r.Keys {
 			s = &RemoteSegment{peer: p, name: r.name(), size: int(r.Size), perm: mmap.Permission(r.Perm), epoch: epoch, keys: &r.Keys}
 		}
 		segments[i], now[s.name] = s, s

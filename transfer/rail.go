@@ -127,6 +127,11 @@ func (r *rail) run(ctx context.Context) {
 	if !slices.ContainsFunc(a.rails, func(r *rail) bool { return r.dead == nil }) {
 		a.end(r.dead)
 	}
+	for _, in := range a.incoming {
+		if in.rail == r && in.conn != nil {
+			in.down() // which the engine may not have reported
+		}
+	}
 	for _, p := range slices.Clone(a.peers) {
 		for _, l := range p.links {
 			if l.rail == r && l.state != linkDown {

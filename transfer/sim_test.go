@@ -619,3 +619,58 @@ func TestDeviceComesBack(t *testing.T) {
 		s.RunUntil(func() bool { return ended }, 5*time.Minute)
 	})
 }
+
+// When a peer is closed, a write and a note that a device has may still take effect: their outcome is unknown.
+func TestCloseWithWrites(t *testing.T) {
+	sim.Check(t, 1, func(s *sim.Sim) {
+		near, far := s.Host("near"), s.Host("far")
+		far.Run(func(ctx context.Context, dev verbs.Device) error {
+			a, err := Open(Config{Devices: []verbs.Device{dev}, Listen: ":7600", Go: far.Go})
+			if err != nil {
+				return err
+			}
+			_, err = a.Register("blocks", make([]byte, 100), all)
+			for err == nil && ctx.Err() == nil {
+				far.Sleep(100 * time.Millisecond)
+			}
+			return errors.Join(err, a.Close())
+		})
+		ended := false
+		near.Run(func(ctx context.Context, dev verbs.Device) error {
+			a, err := Open(Config{Devices: []verbs.Device{dev}, Go: near.Go})
+			if err != nil {
+				return err
+			}
+			mine := make([]byte, 100)
+			_, err = a.Register("", mine, all)
+			var p *Peer
+			for p == nil && ctx.Err() == nil && err == nil {
+				p, _ = a.Dial(ctx, far.Addr().String()+":7600")
+			}
+			remote, e := p.Segment(ctx, "blocks")
+			if err = errors.Join(err, e); err != nil {
+				return err
+			}
+			s.Cut(far, near)
+			var write, note Batch
+			write.Write(remote, 0, mine)
+			note.Note(p, 1)
+			for _, b := range []*Batch{&write, &note} {
+				h, e := a.Submit(b)
+				if e != nil {
+					return e
+				}
+				defer func() {
+					<-h.Done()
+					require.ErrorIs(s, h.Err(), ErrUnknown)
+					require.ErrorIs(s, h.Err(), ErrClosed)
+				}()
+			}
+			near.Sleep(100 * time.Millisecond)
+			p.Close()
+			ended = true
+			return a.Close()
+		})
+		s.RunUntil(func() bool { return ended }, 2*time.Minute)
+	})
+}
