@@ -213,6 +213,9 @@ func (l *link) changed(conn *rdma.Connection, state rdma.ConnectionState, err er
 		a.cfg.Log.Debug().Stringer("connection", conn).Str("peer", l.peer.addr).Msg("connected")
 		l.peer.found(acc)
 		l.releaseFenced(same)
+		if l.rail != l.home && l.home.dead == nil { // all that was wanted is the end of its writes
+			l.close()
+		}
 		l.peer.connect()
 		l.activate()
 	case rdma.Failed:

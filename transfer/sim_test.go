@@ -596,7 +596,7 @@ func TestDeviceComesBack(t *testing.T) {
 			ready := func() bool {
 				a.mu.Lock()
 				defer a.mu.Unlock()
-				return p.links[1].state == linkReady
+				return p.links[1].state == linkReady && p.links[1].rail == a.rails[1]
 			}
 			wait := func(is bool) {
 				for until := near.Now().Add(time.Minute); ready() != is; near.Sleep(100 * time.Millisecond) {
