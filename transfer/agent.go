@@ -53,8 +53,15 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Go == nil {
 		c.Go = func(f func()) { go f() }
 	}
-	if c.Depth < 0 || c.Depth > poolSize/2 || c.Piece < 0 || c.Piece > 1<<30 || c.MaxConnections < 0 || c.DialTimeout < 0 {
-		return c, fmt.Errorf("%w: no setting is negative, Config.Depth is at most %d and Config.Piece 1 GiB", ErrRange, poolSize/2)
+	switch {
+	case c.Depth < 0 || c.Depth > poolSize/2:
+		return c, fmt.Errorf("%w: Config.Depth is %d, and can be 0 to %d", ErrRange, c.Depth, poolSize/2)
+	case c.Piece < 0 || c.Piece > 1<<30:
+		return c, fmt.Errorf("%w: Config.Piece is %d, and can be 0 to %d", ErrRange, c.Piece, 1<<30)
+	case c.MaxConnections < 0:
+		return c, fmt.Errorf("%w: Config.MaxConnections is %d, and cannot be negative", ErrRange, c.MaxConnections)
+	case c.DialTimeout < 0:
+		return c, fmt.Errorf("%w: Config.DialTimeout is %v, and cannot be negative", ErrRange, c.DialTimeout)
 	}
 	return c, nil
 }

@@ -245,12 +245,23 @@ func TestRefused(t *testing.T) {
 	require.ErrorIs(t, err, ErrExists)
 	_, err = near.Register("other", mine.Bytes()[900:], all)
 	require.ErrorIs(t, err, ErrInvalid)
+	require.ErrorContains(t, err, `belongs to segment "mine"`)
 	_, err = near.Register("other", make([]byte, 10), mmap.LocalReadWrite)
 	require.ErrorIs(t, err, ErrPermission)
 	_, err = near.Dial(testContext(t), "127.0.0.1")
 	require.ErrorIs(t, err, ErrInvalid)
 	_, err = Open(Config{})
 	require.ErrorIs(t, err, ErrInvalid)
+	_, err = Open(Config{Devices: near.cfg.Devices, Depth: -1})
+	require.ErrorIs(t, err, ErrRange)
+	require.ErrorContains(t, err, "Config.Depth is -1, and can be 0 to 1024")
+
+	var none Batch
+	none.Grow(-1)
+	h := submit(t, near, &none)
+	require.ErrorIs(t, h.Item(99), ErrRange)
+	require.ErrorIs(t, h.Item(-1), ErrRange)
+	require.Zero(t, h.Original(99))
 
 	p := remote.Peer()
 	p.Close()

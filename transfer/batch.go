@@ -103,7 +103,7 @@ func (b *Batch) Note(to *Peer, value uint32) {
 func (b *Batch) Len() int { return len(b.items) }
 
 // Grow makes room for n more items.
-func (b *Batch) Grow(n int) { b.items = slices.Grow(b.items, n) }
+func (b *Batch) Grow(n int) { b.items = slices.Grow(b.items, max(n, 0)) }
 
 // run is the items of one batch to one peer that have not ended.
 type run struct {
@@ -139,7 +139,7 @@ type Handle struct {
 // item.
 func (a *Agent) Submit(b *Batch) (*Handle, error) {
 	if b.Priority < Background || b.Priority > Urgent {
-		return nil, fmt.Errorf("%w: submit a batch with priority %d", ErrInvalid, b.Priority)
+		return nil, fmt.Errorf("submit a batch with priority %d: %w: it can be %d (Background) to %d (Urgent)", b.Priority, ErrInvalid, Background, Urgent)
 	}
 	h := &Handle{agent: a, items: b.items, left: len(b.items), done: make(chan struct{})}
 	a.mu.Lock()
@@ -282,8 +282,12 @@ func (h *Handle) Progress() (items int, bytes int64) {
 	return len(h.items) - h.left, h.bytes
 }
 
-// Item is how an item ended: nil if it succeeded, or an *ItemError; before its end, the error matches ErrPending.
+// Item is how an item ended: nil if it succeeded, or an *ItemError; before its end, the error matches ErrPending,
+// and ErrRange if there is no such item.
 func (h *Handle) Item(i int) error {
+	if i < 0 || i >= len(h.items) {
+		return fmt.Errorf("item %d of a batch of %d: %w", i, len(h.items), ErrRange)
+	}
 	h.agent.mu.Lock()
 	defer h.agent.mu.Unlock()
 	switch it := &h.items[i]; {
@@ -295,8 +299,11 @@ func (h *Handle) Item(i int) error {
 	return nil
 }
 
-// Original is the value of the peer's memory before an atomic that has succeeded.
+// Original is the value of the peer's memory before an atomic that has succeeded; zero for all else.
 func (h *Handle) Original(i int) uint64 {
+	if i < 0 || i >= len(h.items) {
+		return 0
+	}
 	h.agent.mu.Lock()
 	defer h.agent.mu.Unlock()
 	return h.items[i].original

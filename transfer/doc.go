@@ -25,13 +25,14 @@
 // exactly once, after their data, unless its item fails with [ErrUnknown].
 //
 // From Submit to the end of the [Handle], no byte of the items may be touched here, and what they write
-// may not be relied on at the peer. Then no device here touches the memory any more, also after
+// is undefined at the peer. Then no device here touches the memory any more, also after
 // [Handle.Cancel].
 //
 // # Failures
 //
 // Connections are made when they are needed, a few at a time. When one ends, its reads and writes are repeated, on
-// the next connection to the peer or through another device; a write only when the peer has confirmed
+// the next connection to the peer or through another device, after a pause that grows while connections do not
+// last; a write only when the peer has confirmed
 // that the old connection can no longer write. An atomic that the device had fails with [ErrUnknown].
 // Items fail when no connection can be made within Config.DialTimeout.
 //

@@ -29,7 +29,7 @@ var (
 	ErrExists = mmap.ErrExists
 	// ErrStale: the peer's agent was opened again since the segment was looked up, or the peer
 	// publishes other memory by that name now. Look the segment up again.
-	ErrStale = errors.New("segment is of the past")
+	ErrStale = errors.New("the segment has been replaced; look it up again")
 	// ErrUnknown: the connection ended while the device had the item. Perhaps it has taken
 	// effect; and if it is a write, it may still until the peer's end of the connection has ended.
 	ErrUnknown = errors.New("outcome is not known")

@@ -67,8 +67,9 @@ func (a *Agent) Dial(ctx context.Context, addr string) (*Peer, error) {
 // Addr is the address that was dialled.
 func (p *Peer) Addr() string { return p.addr }
 
-// Close ends the items that have not ended, with ErrClosed (and ErrUnknown, if a device has them), and the connections. It returns when no device
-// here touches memory for the peer. Segments of the peer cannot be used any more. Closing again only waits.
+// Close ends the items that have not ended, with ErrClosed, and the connections. The errors of writes, atomics and
+// notes that a device had also match ErrUnknown. Close returns when no device here touches memory for the peer.
+// Segments of the peer cannot be used any more. Closing again only waits.
 func (p *Peer) Close() {
 	p.agent.mu.Lock()
 	p.end(fmt.Errorf("%w: the peer at %s", ErrClosed, p.addr))
@@ -271,7 +272,7 @@ func (s *RemoteSegment) Len() int { return s.size }
 // Permissions are what the peer allows.
 func (s *RemoteSegment) Permissions() mmap.Permission { return s.perm }
 
-// Stale reports whether the segment is known to be of the past: see ErrStale.
+// Stale reports whether the segment is known to have been replaced: see ErrStale.
 func (s *RemoteSegment) Stale() bool {
 	s.peer.agent.mu.Lock()
 	defer s.peer.agent.mu.Unlock()

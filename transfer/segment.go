@@ -71,8 +71,10 @@ func (a *Agent) Register(name string, mem []byte, perm mmap.Permission) (*Segmen
 		err = ErrExists
 	case len(a.names) == maxSegments && name != "":
 		err = fmt.Errorf("%w: an agent publishes at most %d segments", ErrRange, maxSegments)
-	case at > 0 && a.segments[at-1].end() > s.first, at < len(a.segments) && a.segments[at].first < s.end():
-		err = fmt.Errorf("%w: a part of the memory belongs to another segment", ErrInvalid)
+	case at > 0 && a.segments[at-1].end() > s.first:
+		err = fmt.Errorf("%w: a part of the memory belongs to segment %q", ErrInvalid, a.segments[at-1].name)
+	case at < len(a.segments) && a.segments[at].first < s.end():
+		err = fmt.Errorf("%w: a part of the memory belongs to segment %q", ErrInvalid, a.segments[at].name)
 	}
 	if err != nil {
 		return fail(errors.Join(err, s.release()))
