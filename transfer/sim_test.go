@@ -433,7 +433,7 @@ func TestDeviceFails(t *testing.T) {
 		pattern(last, 1, 7)
 		require.True(s, bytes.Equal(last, memory), "the memory there is not what was written last")
 		require.Equal(s, 8, counter)
-		require.Positive(s, counters.Repeated)
+		s.Sometimes(counters.Repeated > 0, "a piece is repeated") // but not when the connection that ends has nothing
 		require.Less(s, counters.Dials, uint64(20))
 	})
 }
