@@ -1,6 +1,7 @@
 package mmap
 
 import (
+	"math"
 	"os"
 	"syscall"
 	"testing"
@@ -58,7 +59,7 @@ func TestPagesRefused(t *testing.T) {
 		want error
 		says string
 	}{
-		{Config{Size: 1 << 40, Pages: HugePages}, syscall.ENOMEM, "nr_hugepages"}, // more than any machine has reserved
+		{Config{Size: math.MaxInt / 2, Pages: HugePages}, syscall.ENOMEM, "nr_hugepages"}, // more than any machine has reserved
 		{Config{Size: 1, Pages: HugePages + 1}, ErrInvalid, "Pages is 3"},
 		{Config{Size: 1, Pages: -1}, ErrInvalid, "Pages is -1"},
 		{Config{Memory: make([]byte, 1), Pages: TransparentHugePages}, ErrInvalid, "allocated"},
