@@ -27,6 +27,7 @@ import (
 	"github.com/verbena-rdma/verbena/rsocket"
 	"github.com/verbena-rdma/verbena/soft/sim"
 	"github.com/verbena-rdma/verbena/syncevent"
+	"github.com/verbena-rdma/verbena/transfer"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -95,6 +96,13 @@ var sentinels = map[string]map[string]error{
 		"ErrInUse": syncevent.ErrInUse, "ErrNotHeld": syncevent.ErrNotHeld, "ErrClosed": syncevent.ErrClosed,
 		"ErrFlushed": syncevent.ErrFlushed, "ErrPublisher": syncevent.ErrPublisher, "ErrLocal": syncevent.ErrLocal,
 	},
+	"transfer": {
+		"ErrInvalid": transfer.ErrInvalid, "ErrRange": transfer.ErrRange, "ErrPermission": transfer.ErrPermission,
+		"ErrInUse": transfer.ErrInUse, "ErrClosed": transfer.ErrClosed, "ErrNotRegistered": transfer.ErrNotRegistered,
+		"ErrNoSegment": transfer.ErrNoSegment, "ErrExists": transfer.ErrExists, "ErrStale": transfer.ErrStale,
+		"ErrUnknown": transfer.ErrUnknown, "ErrCanceled": transfer.ErrCanceled, "ErrNotSent": transfer.ErrNotSent,
+		"ErrPending": transfer.ErrPending, "ErrProtocol": transfer.ErrProtocol,
+	},
 	"verbs": {
 		"ErrInvalid": verbs.ErrInvalid, "ErrInUse": verbs.ErrInUse, "ErrClosed": verbs.ErrClosed,
 		"ErrNotSupported": verbs.ErrNotSupported, "ErrNoDevice": verbs.ErrNoDevice, "ErrState": verbs.ErrState,
@@ -127,7 +135,7 @@ func TestOneValueForOneName(t *testing.T) {
 }
 
 // TestTableIsComplete: the table of this test has every exported sentinel of every
-// package outside internal/, samples/ and test/.
+// package outside internal/, samples/, examples/ and test/.
 func TestTableIsComplete(t *testing.T) {
 	const root = "../.."
 	found := 0
@@ -138,7 +146,7 @@ func TestTableIsComplete(t *testing.T) {
 		if d.IsDir() {
 			switch name := d.Name(); {
 			case path == root:
-			case name == "internal", name == "samples", name == "test", name == "testdata", strings.HasPrefix(name, "."):
+			case name == "internal", name == "samples", name == "examples", name == "test", name == "testdata", strings.HasPrefix(name, "."):
 				return filepath.SkipDir
 			}
 			return nil
