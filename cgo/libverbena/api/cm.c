@@ -181,27 +181,32 @@ VB_EXPORT int rdma_bind_addr(struct rdma_cm_id *id, struct sockaddr *address)
 // The time limit is not needed: nothing is sent for an address.
 VB_EXPORT int rdma_resolve_addr(struct rdma_cm_id *id, struct sockaddr *source, struct sockaddr *destination, int timeout_ms)
 {
+	bool waits = vb_cm_id(id)->synchronous;
 	int error = vb_ready();
 
 	(void)timeout_ms;
 	if (!error && (!vb_cm_size(destination) || source && !vb_cm_size(source)))
 		error = EINVAL;
-	if (!error)
+	if (!error) {
+		memcpy(&id->route.addr.dst_storage, destination, vb_cm_size(destination));
 		error = vb.cm_resolve_addr(vb_cm_id(id)->handle, source, destination);
+	}
 	if (error)
 		return vb_result(error);
-	memcpy(&id->route.addr.dst_storage, destination, vb_cm_size(destination));
-	return vb_cm_complete(vb_cm_id(id), true);
+	return waits ? vb_cm_complete(vb_cm_id(id), true) : 0;
 }
 
 VB_EXPORT int rdma_resolve_route(struct rdma_cm_id *id, int timeout_ms)
 {
+	bool waits = vb_cm_id(id)->synchronous;
 	int error = vb_ready();
 
 	(void)timeout_ms;
 	if (!error)
 		error = vb.cm_resolve_route(vb_cm_id(id)->handle);
-	return error ? vb_result(error) : vb_cm_complete(vb_cm_id(id), true);
+	if (error)
+		return vb_result(error);
+	return waits ? vb_cm_complete(vb_cm_id(id), true) : 0;
 }
 
 VB_EXPORT int rdma_listen(struct rdma_cm_id *id, int backlog)
@@ -246,30 +251,32 @@ VB_EXPORT int rdma_connect(struct rdma_cm_id *given, struct rdma_conn_param *par
 {
 	struct vb_cm_id *id = vb_cm_id(given);
 	struct rdma_conn_param all;
+	bool waits = id->synchronous;
 	uint8_t data[UINT8_MAX];
+	size_t prefix = id->connect_size;
 	int error = vb_ready();
 
 	if (!error && !id->device)
 		error = EINVAL;
 	if (!error)
 		error = set_param(id, &all, param, id->device->max_responder_resources, id->device->max_initiator_depth);
-	if (!error && id->connect_size + all.private_data_len > sizeof data)
+	if (!error && prefix + all.private_data_len > sizeof data)
 		error = EINVAL;
 	if (error)
 		return vb_result(error);
-	if (id->connect_size)
-		memcpy(data, id->connect_data, id->connect_size);
+	if (prefix)
+		memcpy(data, id->connect_data, prefix);
 	if (all.private_data_len)
-		memcpy(data + id->connect_size, all.private_data, all.private_data_len);
+		memcpy(data + prefix, all.private_data, all.private_data_len);
 	all.private_data = data;
-	all.private_data_len += id->connect_size;
+	all.private_data_len += prefix;
+	id->connect_size = 0; // for a second call; rdma_destroy_id frees the data
 	error = vb.cm_connect(id->handle, &all);
-	if (error)
+	if (error) {
+		id->connect_size = prefix;
 		return vb_result(error);
-	free(id->connect_data);
-	id->connect_data = NULL;
-	id->connect_size = 0;
-	return vb_cm_complete(id, true);
+	}
+	return waits ? vb_cm_complete(id, true) : 0;
 }
 
 int vb_cm_establish(struct vb_cm_id *id)
@@ -297,6 +304,7 @@ VB_EXPORT int rdma_accept(struct rdma_cm_id *given, struct rdma_conn_param *para
 {
 	struct vb_cm_id *id = vb_cm_id(given);
 	bool datagrams = given->qp_type == IBV_QPT_UD;
+	bool waits = id->synchronous;
 	struct rdma_conn_param all;
 	int error = vb_ready();
 
@@ -313,9 +321,11 @@ VB_EXPORT int rdma_accept(struct rdma_cm_id *given, struct rdma_conn_param *para
 	}
 	if (error)
 		return vb_result(error);
+	if (!waits)
+		return 0;
 	if (!datagrams)
 		return vb_cm_complete(id, true);
-	if (id->synchronous && given->event) {
+	if (given->event) {
 		rdma_ack_cm_event(given->event);
 		given->event = NULL;
 	}
@@ -334,6 +344,7 @@ VB_EXPORT int rdma_reject(struct rdma_cm_id *id, const void *private_data, uint8
 VB_EXPORT int rdma_disconnect(struct rdma_cm_id *given)
 {
 	struct vb_cm_id *id = vb_cm_id(given);
+	bool waits = id->synchronous;
 	int error = vb_ready();
 
 	if (!error && !given->verbs)
@@ -342,9 +353,9 @@ VB_EXPORT int rdma_disconnect(struct rdma_cm_id *given)
 		error = vb_cm_modify_qp(id, IBV_QPS_ERR, 0, 0);
 	if (!error)
 		error = vb.cm_disconnect(id->handle);
-	if (error == EALREADY)
-		return vb_cm_complete(id, false);
-	return error ? vb_result(error) : vb_cm_complete(id, true);
+	if (error && error != EALREADY)
+		return vb_result(error);
+	return waits ? vb_cm_complete(id, !error) : 0;
 }
 
 VB_EXPORT int rdma_notify(struct rdma_cm_id *id, enum ibv_event_type event)

@@ -77,6 +77,8 @@ int vb_cm_refresh(struct vb_cm_id *id);
 void vb_cm_set_route(struct vb_cm_id *id);
 // vb_cm_complete waits for the event of a call on a synchronous identifier, and returns its
 // status as a result. Unless must_come, it does not wait for an event that has not come yet.
+// A call looks at synchronous before it begins: another thread may destroy an identifier with a
+// channel as soon as it has read the event.
 int vb_cm_complete(struct vb_cm_id *id, bool must_come);
 // vb_cm_modify_qp moves the queue pair, if there is one. It returns an errno.
 int vb_cm_modify_qp(struct vb_cm_id *id, enum ibv_qp_state state, uint8_t responder_resources, uint8_t initiator_depth);

@@ -442,8 +442,6 @@ int vb_cm_complete(struct vb_cm_id *id, bool must_come)
 	struct pollfd now = {.events = POLLIN};
 	struct rdma_cm_event *event;
 
-	if (!id->synchronous)
-		return 0;
 	if (id->base.event) {
 		rdma_ack_cm_event(id->base.event);
 		id->base.event = NULL;

@@ -9,6 +9,7 @@
 static int join(struct rdma_cm_id *given, const struct sockaddr *group, bool send_only, void *context)
 {
 	struct vb_cm_id *id = vb_cm_id(given);
+	bool waits = id->synchronous;
 	struct vb_join *join;
 	int error = vb_ready();
 
@@ -36,7 +37,7 @@ static int join(struct rdma_cm_id *given, const struct sockaddr *group, bool sen
 		free(join);
 		return vb_result(error);
 	}
-	return vb_cm_complete(id, true);
+	return waits ? vb_cm_complete(id, true) : 0;
 }
 
 VB_EXPORT int rdma_join_multicast(struct rdma_cm_id *id, struct sockaddr *group, void *context)
