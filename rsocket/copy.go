@@ -1,6 +1,7 @@
 package rsocket
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"io/fs"
@@ -67,7 +68,14 @@ func (c *Conn) ReadFrom(r io.Reader) (n int64, err error) {
 	size, m := buffers.SmallestChunk, 0
 	var failed error
 	read := func(fd uintptr) (done bool) {
-		m, failed = c.fillRoom(int(min(int64(size), left-n)), func(p []byte) (int, error) { return readFile(fd, p) })
+		hasRoom := false
+		m, failed = c.fillRoom(int(min(int64(size), left-n)), func(p []byte) (int, error) {
+			hasRoom = true
+			return readFile(fd, p)
+		})
+		if !hasRoom && failed != errNoRoom { // it cannot write, which matters when there is something to write
+			failed = cmp.Or(waitsOrEnds(fd), failed)
+		}
 		return failed != syscall.EAGAIN
 	}
 	for err == nil && n < left {

@@ -125,6 +125,30 @@ func TestCopyFromSilence(t *testing.T) {
 	require.NoError(t, far.Close())
 }
 
+// That a peer has gone is an error once there is something to write, and not before, as for connections of
+// package net.
+func TestCopyToGonePeer(t *testing.T) {
+	server, client := open(t, paths["UDP"], Config{}), open(t, paths["UDP"], Config{})
+	for _, row := range []struct {
+		left string
+		err  error
+	}{{"", nil}, {"c", syscall.EPIPE}} {
+		near, far := connect(t, client, server)
+		source, feeder := socketPair(t, "tcp")
+		require.NoError(t, far.Close())
+		for err := error(nil); err == nil; time.Sleep(time.Millisecond) {
+			_, err = near.Write(nil)
+		}
+		_, err := io.WriteString(feeder, row.left)
+		require.NoError(t, err)
+		require.NoError(t, feeder.Close())
+		n, err := near.ReadFrom(source)
+		require.ErrorIs(t, err, row.err)
+		require.Zero(t, n)
+		require.NoError(t, near.Close())
+	}
+}
+
 // A file in blocking mode, as programs inherit them, keeps no Write waiting either, while it has nothing
 // to say.
 func TestCopyFromBlockingFile(t *testing.T) {

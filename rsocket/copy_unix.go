@@ -31,6 +31,22 @@ func readFile(fd uintptr, p []byte) (n int, err error) {
 	return n, err
 }
 
+// waitsOrEnds returns EAGAIN if a socket that does not block has nothing to read yet, io.EOF at its end, and
+// otherwise nil, as for files.
+func waitsOrEnds(fd uintptr) error {
+	n, err := retry(func(fd int, p []byte) (int, error) {
+		n, _, err := syscall.Recvfrom(fd, p, syscall.MSG_PEEK)
+		return n, err
+	}, fd, make([]byte, 1))
+	switch {
+	case err == syscall.EAGAIN:
+		return err
+	case err == nil && n == 0:
+		return io.EOF
+	}
+	return nil
+}
+
 // writeFile writes to a file descriptor that does not block.
 func writeFile(fd uintptr, p []byte) (n int, err error) { return retry(syscall.Write, fd, p) }
 
