@@ -17,7 +17,7 @@ var (
 	// ErrInvalid: an argument has a value that can never be right.
 	ErrInvalid = errs.ErrInvalid
 	// ErrPending: the operation has not completed yet.
-	ErrPending = errors.New("operation is still pending")
+	ErrPending = errs.ErrPending
 	// ErrPanicked: a function of the caller's did not return.
 	ErrPanicked = errs.ErrPanicked
 	// ErrStopped: the context stopped before it reached the awaited state.

@@ -1,7 +1,6 @@
 package rsocket
 
 import (
-	"errors"
 	"net"
 	"net/netip"
 
@@ -18,7 +17,7 @@ var (
 	// ErrNotSupported: the device has no connection manager. It matches errors.ErrUnsupported.
 	ErrNotSupported = errs.ErrNotSupported
 	// ErrProtocol: the peer has sent what the rsockets protocol does not allow.
-	ErrProtocol = errors.New("rsockets protocol violated by the peer")
+	ErrProtocol = errs.ErrProtocol
 )
 
 // network is the name of the network in addresses and errors.

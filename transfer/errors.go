@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/verbena-rdma/verbena/internal/errs"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/rdma"
 )
@@ -38,9 +39,9 @@ var (
 	// ErrNotSent: a note was not sent, because an item before it failed.
 	ErrNotSent = errors.New("not sent, since an item before it failed")
 	// ErrPending: the item has not ended.
-	ErrPending = errors.New("item has not ended")
+	ErrPending = errs.ErrPending
 	// ErrProtocol: what answers is not an agent of this protocol, or breaks its rules.
-	ErrProtocol = errors.New("not the protocol of transfer agents")
+	ErrProtocol = errs.ErrProtocol
 )
 
 // ItemError is the error of one item of a batch.

@@ -50,6 +50,10 @@ var (
 	ErrMemoryKept = errors.New("the device may still use the memory")
 	// ErrRejected: the peer rejected this end.
 	ErrRejected = errors.New("rejected by the peer")
+	// ErrPending: it has not ended, so it has no result.
+	ErrPending = errors.New("still pending")
+	// ErrProtocol: the peer sent what the protocol does not allow, or speaks another one.
+	ErrProtocol = errors.New("protocol violated by the peer")
 	// ErrNoData: a source buffer holds no data.
 	ErrNoData = errors.New("source buffer holds no data")
 	// ErrFlushed: the work was not carried out, because the context, the
