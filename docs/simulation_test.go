@@ -27,29 +27,31 @@ import (
 )
 
 // The log survives whatever happens to one host at a time.
-func TestReplicatedLog(t *testing.T) {
-	sim.Check(t, 20, func(s *sim.Sim) {
-		s.SetDefaultLink(sim.LinkConfig{Latency: 20 * time.Millisecond, Loss: 0.01})
-		a, b, c := &replica{host: s.Host("a")}, &replica{host: s.Host("b")}, &replica{host: s.Host("c")}
-		a.host.Run(func(ctx context.Context, dev verbs.Device) error { return a.lead(ctx, dev, b, c) })
-		b.host.Run(b.follow)
-		c.host.Run(c.follow)
-		chaos := s.Nemesis(sim.Chaos{Interval: 2 * time.Second, Longest: 6 * time.Second, Until: 10 * time.Second})
-		isSafe := func() { // whichever host is lost, another one has all that is committed
-			for _, left := range [][2]*replica{{a, b}, {a, c}, {b, c}} {
-				if have := max(len(left[0].log), len(left[1].log)); have < a.committed {
-					s.Fatalf("of %d committed entries, two hosts have %d", a.committed, have)
-				}
+func TestReplicatedLog(t *testing.T) { sim.Check(t, 20, replicate) }
+
+func BenchmarkSeeds(b *testing.B) { sim.Benchmark(b, replicate) }
+
+func replicate(s *sim.Sim) {
+	s.SetDefaultLink(sim.LinkConfig{Latency: 20 * time.Millisecond, Loss: 0.01})
+	a, b, c := &replica{host: s.Host("a")}, &replica{host: s.Host("b")}, &replica{host: s.Host("c")}
+	a.host.Run(func(ctx context.Context, dev verbs.Device) error { return a.lead(ctx, dev, b, c) })
+	b.host.Run(b.follow)
+	c.host.Run(c.follow)
+	chaos := s.Nemesis(sim.Chaos{Interval: 2 * time.Second, Longest: 6 * time.Second, Until: 10 * time.Second})
+	isSafe := func() { // whichever host is lost, another one has all that is committed
+		for _, left := range [][2]*replica{{a, b}, {a, c}, {b, c}} {
+			if have := max(len(left[0].log), len(left[1].log)); have < a.committed {
+				s.Fatalf("of %d committed entries, two hosts have %d", a.committed, have)
 			}
-			s.Sometimes(a.host.Crashed() && len(a.log) > a.committed, "the leader crashes before all is committed")
-			s.Sometimes(a.committed > len(b.log)+1, "a follower lags")
 		}
-		s.RunUntil(func() bool { isSafe(); return chaos.Done() }, time.Minute)
-		goal := a.committed + 20
-		s.RunUntil(func() bool { isSafe(); return len(b.log) >= goal && len(c.log) >= goal }, time.Minute)
-		require.Equal(s, a.log[:goal], b.log[:goal])
-		require.Equal(s, a.log[:goal], c.log[:goal])
-	})
+		s.Sometimes(a.host.Crashed() && len(a.log) > a.committed, "the leader crashes before all is committed")
+		s.Sometimes(a.committed > len(b.log)+1, "a follower lags")
+	}
+	s.RunUntil(func() bool { isSafe(); return chaos.Done() }, time.Minute)
+	goal := a.committed + 20
+	s.RunUntil(func() bool { isSafe(); return len(b.log) >= goal && len(c.log) >= goal }, time.Minute)
+	require.Equal(s, a.log[:goal], b.log[:goal])
+	require.Equal(s, a.log[:goal], c.log[:goal])
 }
 
 // replica is a host with a log, which is on its disk, too.

@@ -9,7 +9,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -219,15 +218,4 @@ func pay(s *sim.Sim) {
 	s.Sometimes(server.Starts() > 1, "the server crashes")
 }
 
-// BenchmarkSeeds is a seed. Seeds run on all processors, as those of Check do: go test -bench Seeds -cpu 1,2 compares.
-func BenchmarkSeeds(b *testing.B) {
-	var seed atomic.Uint64
-	b.RunParallel(func(pb *testing.PB) {
-		for pb.Next() {
-			if err := sim.Simulate(seed.Add(1), pay); err != nil {
-				b.Error(err)
-			}
-		}
-	})
-	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "seeds/s")
-}
+func BenchmarkSeeds(b *testing.B) { sim.Benchmark(b, pay) }

@@ -2,7 +2,6 @@ package sim_test
 
 import (
 	"context"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,28 +29,18 @@ func BenchmarkPingPong(b *testing.B) {
 	b.ReportMetric(float64(events)/float64(b.N), "events/op")
 }
 
-// BenchmarkSeeds is a seed: 200 messages there and back while the network is bad. Seeds run on all processors, as
-// those of Check do: go test -bench Seeds -cpu 1,2 compares.
+// BenchmarkSeeds is 200 messages there and back while the network is bad.
 func BenchmarkSeeds(b *testing.B) {
-	var seed atomic.Uint64
-	b.RunParallel(func(pb *testing.PB) {
-		for pb.Next() {
-			err := sim.Simulate(seed.Add(1), func(s *sim.Sim) {
-				x, y := s.Host("a"), s.Host("b")
-				done := 0
-				x.Run(func(ctx context.Context, dev verbs.Device) error { return pingPong(ctx, dev, "", 200, &done) })
-				y.Run(func(ctx context.Context, dev verbs.Device) error {
-					return pingPong(ctx, dev, x.Addr().String()+":7471", 200, &done)
-				})
-				s.Nemesis(sim.Chaos{BadLinks: 1, Interval: time.Millisecond})
-				s.RunUntil(func() bool { return done == 2 }, time.Hour)
-			})
-			if err != nil {
-				b.Error(err)
-			}
-		}
+	sim.Benchmark(b, func(s *sim.Sim) {
+		x, y := s.Host("a"), s.Host("b")
+		done := 0
+		x.Run(func(ctx context.Context, dev verbs.Device) error { return pingPong(ctx, dev, "", 200, &done) })
+		y.Run(func(ctx context.Context, dev verbs.Device) error {
+			return pingPong(ctx, dev, x.Addr().String()+":7471", 200, &done)
+		})
+		s.Nemesis(sim.Chaos{BadLinks: 1, Interval: time.Millisecond})
+		s.RunUntil(func() bool { return done == 2 }, time.Hour)
 	})
-	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "seeds/s")
 }
 
 // run runs a simulation in virtual time in a benchmark.

@@ -6,6 +6,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 )
 
@@ -15,6 +16,21 @@ import (
 // program, -sim.log and -sim.pcap do not exist.
 func Simulate(seed uint64, f func(s *Sim)) (err error) {
 	return simulate(seed, f).err()
+}
+
+// Benchmark runs a simulation as [Simulate] does, once for each iteration of b, with the seeds from 1 on. It
+// runs as many seeds at a time as [Check], and reports seeds/s; compare with go test -bench Seeds -cpu 1,2.
+func Benchmark(b *testing.B, f func(s *Sim)) {
+	var seed atomic.Uint64
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			n := seed.Add(1)
+			if err := Simulate(n, f); err != nil {
+				b.Errorf("seed %d: %v", n, err)
+			}
+		}
+	})
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "seeds/s")
 }
 
 // simulate is Simulate.

@@ -178,31 +178,33 @@ func (c *client) session(ctx context.Context, dev verbs.Device) (err error) {
 
 // Clients and the server crash, stand still and are cut off. No client ever reads a wrong value
 // of its key, and all go on in the end.
-func TestNemesis(t *testing.T) {
-	sim.Check(t, 5, func(s *sim.Sim) {
-		s.SetDefaultLink(sim.LinkConfig{Latency: time.Millisecond, Loss: 0.001})
-		server := s.Host("server")
-		const revoked = "the server takes slots back from a client that has gone"
-		s.Sometimes(false, revoked)
-		server.Run(func(ctx context.Context, dev verbs.Device) error {
-			return serve(ctx, dev, func() { s.Reached(revoked) })
-		})
-		clients := make([]*client, 3)
-		for i := range clients {
-			clients[i] = &client{host: s.Host(fmt.Sprint("client", i)), key: fmt.Sprint("key", i)}
-			clients[i].host.Run(clients[i].run)
-		}
-		chaos := s.Nemesis(sim.Chaos{MaxDown: 2, Interval: 500 * time.Millisecond, Longest: 6 * time.Second, Until: 10 * time.Second})
-		s.RunUntil(func() bool {
-			s.Sometimes(server.Starts() > 1, "the server restarts, and has no values any more")
-			s.Sometimes(server.Crashed() && clients[0].host.Crashed(), "the server and a client are down at the same time")
-			s.Sometimes(clients[0].ended > 0 && clients[0].host.Starts() > 1, "a client that has put values restarts")
-			return chaos.Done()
-		}, time.Minute)
-		for _, c := range clients {
-			goal := c.ended + 20
-			s.RunUntil(func() bool { return c.ended >= goal }, time.Minute)
-			require.Positive(s, c.ended)
-		}
+func TestNemesis(t *testing.T) { sim.Check(t, 5, putAndGet) }
+
+func BenchmarkSeeds(b *testing.B) { sim.Benchmark(b, putAndGet) }
+
+func putAndGet(s *sim.Sim) {
+	s.SetDefaultLink(sim.LinkConfig{Latency: time.Millisecond, Loss: 0.001})
+	server := s.Host("server")
+	const revoked = "the server takes slots back from a client that has gone"
+	s.Sometimes(false, revoked)
+	server.Run(func(ctx context.Context, dev verbs.Device) error {
+		return serve(ctx, dev, func() { s.Reached(revoked) })
 	})
+	clients := make([]*client, 3)
+	for i := range clients {
+		clients[i] = &client{host: s.Host(fmt.Sprint("client", i)), key: fmt.Sprint("key", i)}
+		clients[i].host.Run(clients[i].run)
+	}
+	chaos := s.Nemesis(sim.Chaos{MaxDown: 2, Interval: 500 * time.Millisecond, Longest: 6 * time.Second, Until: 10 * time.Second})
+	s.RunUntil(func() bool {
+		s.Sometimes(server.Starts() > 1, "the server restarts, and has no values any more")
+		s.Sometimes(server.Crashed() && clients[0].host.Crashed(), "the server and a client are down at the same time")
+		s.Sometimes(clients[0].ended > 0 && clients[0].host.Starts() > 1, "a client that has put values restarts")
+		return chaos.Done()
+	}, time.Minute)
+	for _, c := range clients {
+		goal := c.ended + 20
+		s.RunUntil(func() bool { return c.ended >= goal }, time.Minute)
+		require.Positive(s, c.ended)
+	}
 }
