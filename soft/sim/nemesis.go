@@ -87,6 +87,12 @@ func (c causes) without(f *fault) causes {
 	return slices.DeleteFunc(c, func(o *fault) bool { return o == f })
 }
 
+// among makes f one of the causes that set changes, and returns how to undo that.
+func (f *fault) among(set func(change func(c causes) causes)) (end func()) {
+	set(func(c causes) causes { return c.with(f) })
+	return func() { set(func(c causes) causes { return c.without(f) }) }
+}
+
 var worstLink = LinkConfig{
 	Latency: 20 * time.Millisecond, Jitter: 20 * time.Millisecond, Rate: 1e6, Queue: 64 << 10,
 	Loss: 0.3, Reorder: 0.3, Duplicate: 0.1, Corrupt: 0.1,
@@ -116,8 +122,12 @@ func (s *Sim) Nemesis(c Chaos) *Nemesis {
 	if c.MaxDown <= 0 {
 		c.MaxDown = max((len(c.Hosts)-1)/2, 1)
 	}
-	if c.Crashes == 0 && c.Pauses == 0 && c.Partitions == 0 && c.OneWay == 0 && c.BadLinks == 0 && c.BadClocks == 0 && c.BadDisks == 0 {
-		c.Crashes, c.Pauses, c.Partitions, c.OneWay, c.BadLinks, c.BadClocks = 1, 1, 1, 1, 1, 1
+	if !slices.ContainsFunc(draws[:], func(d draw) bool { return *d.weight(&c) != 0 }) {
+		for _, d := range draws {
+			if d.usual {
+				*d.weight(&c) = 1
+			}
+		}
 	}
 	if c.ClockDrift >= 1 {
 		panic(fmt.Sprintf("sim: Chaos.ClockDrift is %v; it must be less than 1, since no clock stands still", c.ClockDrift))
@@ -152,11 +162,32 @@ func (s *Sim) Nemesis(c Chaos) *Nemesis {
 	return n
 }
 
+// draw is how the faults of one of the weights of Chaos are drawn.
+type draw struct {
+	weight func(c *Chaos) *int
+	faults func(n *Nemesis) []Fault // none: it is not possible now
+	usual  bool                     // on if all weights are zero
+}
+
+var draws = [...]draw{
+	{func(c *Chaos) *int { return &c.Crashes }, (*Nemesis).crash, true},
+	{func(c *Chaos) *int { return &c.Pauses }, (*Nemesis).pause, true},
+	{func(c *Chaos) *int { return &c.Partitions }, (*Nemesis).partition, true},
+	{func(c *Chaos) *int { return &c.OneWay }, (*Nemesis).oneWay, true},
+	{func(c *Chaos) *int { return &c.BadLinks }, (*Nemesis).badLink, true},
+	{func(c *Chaos) *int { return &c.BadClocks }, (*Nemesis).badClock, true},
+	{func(c *Chaos) *int { return &c.BadDisks }, (*Nemesis).badDisk, false},
+}
+
 // swarm draws which kinds of faults are on in this run, and how often faults come. Some failures
 // need many faults of one kind, or that another kind does not disturb.
 func (n *Nemesis) swarm() {
-	weights := []*int{&n.c.Crashes, &n.c.Pauses, &n.c.Partitions, &n.c.OneWay, &n.c.BadLinks, &n.c.BadClocks, &n.c.BadDisks}
-	weights = slices.DeleteFunc(weights, func(w *int) bool { return *w <= 0 })
+	var weights []*int
+	for _, d := range draws {
+		if w := d.weight(&n.c); *w > 0 {
+			weights = append(weights, w)
+		}
+	}
 	if len(weights) > 0 {
 		always := n.random.IntN(len(weights))
 		for i, w := range weights {
@@ -209,28 +240,25 @@ func (n *Nemesis) upTo(d time.Duration) time.Duration {
 
 // act causes a fault, of a kind that is possible now. Two of them if it is a bad link in both directions.
 func (n *Nemesis) act() {
-	kinds := []struct {
-		weight int
-		draw   func() []Fault
-	}{
-		{n.c.Crashes, n.crash}, {n.c.Pauses, n.pause}, {n.c.Partitions, n.partition}, {n.c.OneWay, n.oneWay}, {n.c.BadLinks, n.badLink},
-		{n.c.BadClocks, n.badClock}, {n.c.BadDisks, n.badDisk},
+	var weights [len(draws)]int
+	for i, d := range draws {
+		weights[i] = max(*d.weight(&n.c), 0)
 	}
 	for {
 		total := 0
-		for _, k := range kinds {
-			total += max(k.weight, 0)
+		for _, w := range weights {
+			total += w
 		}
 		if total == 0 {
 			return
 		}
 		x, i := n.random.IntN(total), 0
-		for ; x >= max(kinds[i].weight, 0); i++ {
-			x -= max(kinds[i].weight, 0)
+		for ; x >= weights[i]; i++ {
+			x -= weights[i]
 		}
-		faults := kinds[i].draw()
+		faults := draws[i].faults(n)
 		if len(faults) == 0 {
-			kinds[i].weight = 0
+			weights[i] = 0
 			continue
 		}
 		lasts := n.upTo(n.c.Longest)
@@ -285,40 +313,15 @@ func (n *Nemesis) log(format string, args ...any) {
 
 // cause makes a fault happen, and reports whether it can.
 func (n *Nemesis) cause(f *fault) bool {
-	s := n.s
-	from, to := s.named(f.Hosts), s.named(f.Rest)
-	if len(from) == 0 {
+	hosts, rest := n.s.named(f.Hosts), n.s.named(f.Rest)
+	if len(hosts) == 0 {
 		return false
 	}
-	f.hosts = from
-	switch f.Kind {
-	case Crash:
-		if !from[0].busy() {
-			return false
-		}
-		from[0].crash(f)
-		f.end = func() { from[0].endCrash(f) }
-	case Pause:
-		from[0].pause(f)
-		f.end = func() { from[0].endPause(f) }
-	case Partition:
-		n.cut(f, pairs(from, to, pairs(to, from, nil)))
-	case OneWayOut:
-		n.cut(f, pairs(from, to, nil))
-	case OneWayIn:
-		n.cut(f, pairs(to, from, nil))
-	case BadLink:
-		return len(to) > 0 && n.worsen(f, from[0], to[0])
-	case BadClock:
-		f.hosts = nil
-		from[0].setClockFaults(func(c causes) causes { return c.with(f) })
-		f.end = func() { from[0].setClockFaults(func(c causes) causes { return c.without(f) }) }
-	case BadDisk:
-		f.hosts = nil
-		from[0].disk.setBad(func(c causes) causes { return c.with(f) })
-		f.end = func() { from[0].disk.setBad(func(c causes) causes { return c.without(f) }) }
+	if kinds[f.Kind].down {
+		f.hosts = hosts
 	}
-	return true
+	f.end = kinds[f.Kind].cause(n, f, hosts, rest)
+	return f.end != nil
 }
 
 // named returns those hosts that exist.
@@ -346,8 +349,7 @@ func (n *Nemesis) up() (hosts []*Host, room int) {
 
 // fits reports whether a fault that is replayed keeps to MaxDown.
 func (n *Nemesis) fits(f *Fault) bool {
-	switch f.Kind {
-	case BadLink, BadClock, BadDisk:
+	if !kinds[f.Kind].down {
 		return true
 	}
 	up, room := n.up()
@@ -434,15 +436,15 @@ func pairs(from, to []*Host, list [][2]*Host) [][2]*Host {
 	return list
 }
 
-// cut cuts pairs of hosts.
-func (n *Nemesis) cut(f *fault, list [][2]*Host) {
+// cut cuts pairs of hosts, and returns how to undo that.
+func (n *Nemesis) cut(f *fault, list [][2]*Host) (end func()) {
 	s := n.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range list {
 		s.topology.cut(p[0].node, p[1].node, f)
 	}
-	f.end = func() {
+	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for _, p := range list {
@@ -502,18 +504,20 @@ func (s *Sim) goodLink(from, to *Host) *Link {
 	return route[0]
 }
 
-// worsen makes the link by which a host sends to another worse.
-func (n *Nemesis) worsen(f *fault, from, to *Host) bool {
-	l := n.s.goodLink(from, to)
+// worsen makes the link by which a host sends to another worse, and returns how to undo that; nil if it cannot.
+func (n *Nemesis) worsen(f *fault, from, to []*Host) (end func()) {
+	if len(to) == 0 {
+		return nil
+	}
+	l := n.s.goodLink(from[0], to[0])
 	if l == nil {
-		return false
+		return nil
 	}
 	n.s.mu.Lock()
 	defer n.s.mu.Unlock()
 	good := l.fabric.Config
 	l.fabric.Config, l.bad = f.Link, true
-	f.hosts = nil
-	f.end = func() {
+	return func() {
 		n.s.mu.Lock()
 		defer n.s.mu.Unlock()
 		l.bad = false
@@ -521,7 +525,6 @@ func (n *Nemesis) worsen(f *fault, from, to *Host) bool {
 			l.fabric.Config = good
 		}
 	}
-	return true
 }
 
 // worse draws a configuration that is worse than a good one in at least one way.

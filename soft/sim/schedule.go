@@ -39,10 +39,45 @@ const (
 	BadDisk                    // reads from the disk of the host fail
 )
 
-var kindNames = [...]string{"Crash", "Pause", "Partition", "OneWayOut", "OneWayIn", "BadLink", "BadClock", "BadDisk"}
+// kinds are what the kinds of faults do, each in its place.
+var kinds = [...]struct {
+	name string
+	what string // in words, for Fault.what
+	down bool   // Chaos.MaxDown counts the hosts
+	// cause makes a fault happen, and returns how it ends; nil if it is not possible now.
+	cause func(n *Nemesis, f *fault, hosts, rest []*Host) (end func())
+}{
+	Crash: {"Crash", "host %[1]s crashes", true, func(_ *Nemesis, f *fault, hosts, _ []*Host) func() {
+		if !hosts[0].busy() {
+			return nil
+		}
+		hosts[0].crash(f)
+		return func() { hosts[0].endCrash(f) }
+	}},
+	Pause: {"Pause", "host %[1]s pauses", true, func(_ *Nemesis, f *fault, hosts, _ []*Host) func() {
+		hosts[0].pause(f)
+		return func() { hosts[0].endPause(f) }
+	}},
+	Partition: {"Partition", "%[1]s and %[2]s cannot reach each other", true, func(n *Nemesis, f *fault, hosts, rest []*Host) func() {
+		return n.cut(f, pairs(hosts, rest, pairs(rest, hosts, nil)))
+	}},
+	OneWayOut: {"OneWayOut", "nothing gets from %[1]s to %[2]s", true, func(n *Nemesis, f *fault, hosts, rest []*Host) func() {
+		return n.cut(f, pairs(hosts, rest, nil))
+	}},
+	OneWayIn: {"OneWayIn", "nothing gets from %[2]s to %[1]s", true, func(n *Nemesis, f *fault, hosts, rest []*Host) func() {
+		return n.cut(f, pairs(rest, hosts, nil))
+	}},
+	BadLink: {"BadLink", "the link from %[1]s to %[2]s is bad: %[3]s", false, (*Nemesis).worsen},
+	BadClock: {"BadClock", "the clock of host %[1]s jumps by %[4]v, and is too fast by %.4[5]f", false, func(_ *Nemesis, f *fault, hosts, _ []*Host) func() {
+		return f.among(hosts[0].setClockFaults)
+	}},
+	BadDisk: {"BadDisk", "reads from the disk of host %[1]s fail", false, func(_ *Nemesis, f *fault, hosts, _ []*Host) func() {
+		return f.among(hosts[0].disk.setBad)
+	}},
+}
 
 // String is the name of the kind.
-func (k FaultKind) String() string { return kindNames[k] }
+func (k FaultKind) String() string { return kinds[k].name }
 
 // String says in words what happens, and when.
 func (f Fault) String() string {
@@ -53,25 +88,8 @@ func (f Fault) String() string {
 }
 
 func (f *Fault) what() string {
-	hosts, rest := strings.Join(f.Hosts, ", "), strings.Join(f.Rest, ", ")
-	switch f.Kind {
-	case Crash:
-		return "host " + hosts + " crashes"
-	case Pause:
-		return "host " + hosts + " pauses"
-	case Partition:
-		return hosts + " and " + rest + " cannot reach each other"
-	case OneWayOut:
-		return "nothing gets from " + hosts + " to " + rest
-	case OneWayIn:
-		return "nothing gets from " + rest + " to " + hosts
-	case BadClock:
-		return fmt.Sprintf("the clock of host %s jumps by %v, and is too fast by %.4f", hosts, f.Offset, f.Drift)
-	case BadDisk:
-		return "reads from the disk of host " + hosts + " fail"
-	default:
-		return "the link from " + hosts + " to " + rest + " is bad: " + strings.Trim(literal(reflect.ValueOf(f.Link)), "{}")
-	}
+	link := strings.Trim(literal(reflect.ValueOf(f.Link)), "{}")
+	return fmt.Sprintf(kinds[f.Kind].what, strings.Join(f.Hosts, ", "), strings.Join(f.Rest, ", "), link, f.Offset, f.Drift)
 }
 
 // GoString is a Go literal of the schedule.
