@@ -19,17 +19,22 @@ func Simulate(seed uint64, f func(s *Sim)) (err error) {
 }
 
 // Benchmark runs a simulation as [Simulate] does, once for each iteration of b, with the seeds from 1 on. It
-// runs as many seeds at a time as [Check], and reports seeds/s; compare with go test -bench Seeds -cpu 1,2.
+// runs as many seeds at a time as [Check], and reports seeds/s and events/s; compare with go test -bench Seeds -cpu 1,2.
 func Benchmark(b *testing.B, f func(s *Sim)) {
-	var seed atomic.Uint64
+	var seed, events atomic.Uint64
+	counted := func(s *Sim) {
+		defer func() { events.Add(s.Events()) }()
+		f(s)
+	}
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
 			n := seed.Add(1)
-			if err := Simulate(n, f); err != nil {
+			if err := Simulate(n, counted); err != nil {
 				b.Errorf("seed %d: %v", n, err)
 			}
 		}
 	})
+	b.ReportMetric(float64(events.Load())/b.Elapsed().Seconds(), "events/s")
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "seeds/s")
 }
 
