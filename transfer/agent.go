@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"net/netip"
 	"slices"
 	"sync"
@@ -40,8 +39,6 @@ type Config struct {
 	Go func(f func())
 	// Log receives which connections are made and lost. The zero value is silent.
 	Log zerolog.Logger
-
-	planted string // a fault, for the tests that have to find it
 }
 
 func (c Config) withDefaults() (Config, error) {
@@ -70,14 +67,14 @@ func (c Config) withDefaults() (Config, error) {
 type Agent struct {
 	cfg       Config
 	host      host.Host
-	epoch     uint64
-	rails     []*rail
-	addrs     []netip.AddrPort // of the rails, if the agent listens
+	epoch     uint64 // random: no other agent has it, at the same addresses or elsewhere
+	devices   []*localDevice
+	addrs     []netip.AddrPort // of the devices, if the agent listens
 	directory *Segment
 
 	stop  context.CancelFunc
 	over  <-chan struct{} // closed by stop
-	noted chan struct{}   // wakes a goroutine in Note
+	notes chan received   // that have come
 	ended sync.WaitGroup
 	once  sync.Once // Close
 
@@ -89,12 +86,11 @@ type Agent struct {
 	names    []*record  // of the published ones, by name
 	peers    []*Peer    // that are open
 	spare    *piece
-	notes    fifo.Queue[received]
-	incoming map[end]*incoming
+	incoming map[pathID]*incoming
 	absent   fifo.List[*incoming] // those without a connection, the latest last
 	counters Counters
-	dialing  [2]int // links; the second are those whose latest attempt has failed
-	toDial   [2]fifo.Queue[*link]
+	dialing  [2]int // paths; the second are those whose latest attempt has failed
+	toDial   [2]fifo.Queue[*path]
 }
 
 // Counters count what an agent has done since it was opened.
@@ -115,51 +111,40 @@ func Open(cfg Config) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &Agent{cfg: cfg, host: host.Of(cfg.Devices[0]), incoming: map[end]*incoming{}}
+	a := &Agent{cfg: cfg, host: host.Of(cfg.Devices[0]), incoming: map[pathID]*incoming{}, notes: make(chan received, maxNotes*len(cfg.Devices))}
+	var epoch [8]byte
+	a.host.Random(epoch[:])
+	a.epoch = max(binary.BigEndian.Uint64(epoch[:]), 1)
 	for i, dev := range cfg.Devices {
-		r, err := newRail(a, i, dev)
+		d, err := openDevice(a, i, dev)
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("open a transfer agent on %s: %w", dev.Name(), err), a.closeRails())
+			return nil, errors.Join(fmt.Errorf("open a transfer agent on %s: %w", dev.Name(), err), a.closeDevices())
 		}
-		a.rails = append(a.rails, r)
+		a.devices = append(a.devices, d)
 	}
 	if a.directory, err = a.Register("", make([]byte, directoryLen), mmap.RemoteRead); err != nil {
-		return nil, errors.Join(err, a.closeRails())
+		return nil, errors.Join(err, a.closeDevices())
 	}
 	writeDirectory(a.directory.mem, nil)
-	a.epoch = a.newEpoch()
 	var ctx context.Context
 	ctx, a.stop = context.WithCancel(context.Background())
-	a.over, a.noted = ctx.Done(), make(chan struct{}, 1)
-	for _, r := range a.rails { // one after the other, since a peer may dial as soon as one listens
+	a.over = ctx.Done()
+	for _, d := range a.devices { // one after the other, since a peer may dial as soon as one listens
 		if cfg.Listen == "" {
 			continue
 		}
-		addr, err := r.listen(cfg.Listen)
+		addr, err := d.listen(cfg.Listen)
 		if err != nil {
 			a.stop()
-			return nil, errors.Join(fmt.Errorf("open a transfer agent on %s: %w", r.dev.Name(), err), a.closeRails(), a.directory.release())
+			return nil, errors.Join(fmt.Errorf("open a transfer agent on %s: %w", d.device.Name(), err), a.closeDevices(), a.directory.release())
 		}
 		a.addrs = append(a.addrs, addr)
 	}
-	a.ended.Add(len(a.rails))
-	for _, r := range a.rails {
-		cfg.Go(func() { r.run(ctx) })
+	a.ended.Add(len(a.devices))
+	for _, d := range a.devices {
+		cfg.Go(func() { d.run(ctx) })
 	}
 	return a, nil
-}
-
-// newEpoch makes a number that no other agent at the same addresses has, now or later. The keys of
-// software devices are random; the time tells agents on other devices apart.
-func (a *Agent) newEpoch() uint64 {
-	h := fnv.New64a()
-	b := binary.BigEndian.AppendUint64(nil, uint64(a.host.Now().UnixNano()))
-	for i, r := range a.rails {
-		gid := r.rdma.GID().GID
-		b = binary.BigEndian.AppendUint32(append(b, gid[:]...), a.directory.record.Keys[i].Key)
-	}
-	_, _ = h.Write(b)
-	return max(h.Sum64(), 1)
 }
 
 // Addrs are the addresses at which other agents dial this one, by device.
@@ -180,7 +165,7 @@ func (a *Agent) Close() (err error) {
 		a.end(fmt.Errorf("%w: the agent", ErrClosed))
 		a.mu.Unlock()
 		a.ended.Wait()
-		err = a.closeRails()
+		err = a.closeDevices()
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		for _, p := range slices.Clone(a.peers) {
@@ -202,9 +187,9 @@ func (a *Agent) end(err error) {
 	}
 }
 
-func (a *Agent) closeRails() (err error) {
-	for _, r := range a.rails {
-		err = errors.Join(err, r.close())
+func (a *Agent) closeDevices() (err error) {
+	for _, d := range a.devices {
+		err = errors.Join(err, d.close())
 	}
 	return err
 }

@@ -483,7 +483,7 @@ func TestDialLimit(t *testing.T) {
 		near.mu.Lock()
 		dialing := 0
 		for _, p := range near.peers {
-			if p.links[0].state == linkDialing {
+			if p.paths[0].state == pathDialing {
 				dialing++
 			}
 		}
@@ -502,7 +502,7 @@ func TestDeadPeers(t *testing.T) {
 	near.mu.Lock()
 	for range 3 * maxDials {
 		p := &Peer{agent: near, addr: "127.0.0.1:9", gone: make(chan struct{})}
-		p.links = []*link{{peer: p, rail: near.rails[0], home: near.rails[0], failures: maxFailures - 1}}
+		p.paths = []*path{{peer: p, dev: near.devices[0], own: near.devices[0], failures: maxFailures}}
 		near.peers = append(near.peers, p)
 		p.connect()
 	}
@@ -534,18 +534,18 @@ func TestTwoWaysThroughOneDevice(t *testing.T) {
 	acc.Device = 0
 	other := acc
 	other.Device = 1
-	first := &link{rail: near.rails[0], home: near.rails[0], acceptance: acc}
-	second := &link{rail: near.rails[0], home: near.rails[1], acceptance: other}
-	one, err := s.through(first)
+	first := &path{dev: near.devices[0], own: near.devices[0], acceptance: acc}
+	second := &path{dev: near.devices[0], own: near.devices[1], acceptance: other}
+	one, err := s.mapFor(first)
 	require.NoError(t, err)
-	two, err := s.through(second)
+	two, err := s.mapFor(second)
 	require.NoError(t, err)
 	require.NotSame(t, one, two)
-	again, err := s.through(first)
+	again, err := s.mapFor(first)
 	require.NoError(t, err)
 	require.Same(t, one, again)
-	second.rail = near.rails[1]
-	moved, err := s.through(second)
+	second.dev = near.devices[1]
+	moved, err := s.mapFor(second)
 	require.NoError(t, err)
 	require.NotSame(t, two, moved)
 }
@@ -569,10 +569,10 @@ func TestSegmentOfAnEpoch(t *testing.T) {
 // An end is free when the device is dead that it was connected to.
 func TestDeadDeviceFreesEnds(t *testing.T) {
 	far := open(t, 1)
-	in := &incoming{rail: far.rails[0], conn: &rdma.Connection{}}
+	in := &incoming{dev: far.devices[0], conn: &rdma.Connection{}}
 	in.place.Value = in
 	far.mu.Lock()
-	far.incoming[in.end] = in
+	far.incoming[in.id] = in
 	far.mu.Unlock()
 	require.NoError(t, far.Close())
 	require.True(t, in.conn == nil)

@@ -46,8 +46,8 @@ type item struct {
 	localAt   int // offset of slice in local
 	arg, swap uint64
 
-	run      *run
-	next     int32 // item of the same run; -1: none
+	sub      *subBatch
+	next     int32 // item of the same subBatch; -1: none
 	pieces   int32 // cut and not ended
 	cut      int   // bytes that are in pieces
 	ended    bool
@@ -105,13 +105,13 @@ func (b *Batch) Len() int { return len(b.items) }
 // Grow makes room for n more items.
 func (b *Batch) Grow(n int) { b.items = slices.Grow(b.items, max(n, 0)) }
 
-// run is the items of one batch to one peer that have not ended.
-type run struct {
+// subBatch is the items of one batch to one peer that have not ended.
+type subBatch struct {
 	h      *Handle
 	peer   *Peer
 	level  int
 	first  int32  // the first item that is not all in pieces; -1: none
-	last   int32  // while the run is made
+	last   int32  // while it is made
 	left   int    // items that have not ended, but for notes
 	failed bool   // one has
 	epoch  uint64 // of the peer whose memory they use; zero: they do not
@@ -123,7 +123,7 @@ type run struct {
 type Handle struct {
 	agent *Agent
 	items []item
-	runs  []*run
+	subs  []*subBatch
 	done  chan struct{}
 
 	// Guarded by the agent's mutex.
@@ -154,7 +154,7 @@ func (a *Agent) Submit(b *Batch) (*Handle, error) {
 		return nil, fmt.Errorf("submit a batch of %d items: %w", len(h.items), err)
 	}
 	b.items = nil
-	for _, notes := range []bool{a.cfg.planted == "note", a.cfg.planted != "note"} { // which are the last of their runs
+	for _, notes := range []bool{false, true} { // which are the last of their sub-batches
 		for i := range h.items {
 			if (h.items[i].op == rdma.OpWriteImm) == notes {
 				h.add(int32(i), b.Priority.level())
@@ -164,10 +164,10 @@ func (a *Agent) Submit(b *Batch) (*Handle, error) {
 	if h.left == 0 {
 		close(h.done)
 	}
-	for _, u := range h.runs {
-		u.peer.filling = nil
-		u.peer.enqueue(u)
-		u.peer.connect()
+	for _, sub := range h.subs {
+		sub.peer.filling = nil
+		sub.peer.enqueue(sub)
+		sub.peer.connect()
 	}
 	a.mu.Unlock()
 	return h, nil
@@ -183,7 +183,7 @@ func (a *Agent) check(it *item) (err error) {
 		return s.peer.closed
 	case it.op == rdma.OpWriteImm:
 		return nil
-	case s.stale && a.cfg.planted != "epoch":
+	case s.stale:
 		return ErrStale
 	case it.length() == 0 || it.offset < 0 || it.offset > s.size-it.length():
 		return fmt.Errorf("%w: the segment has %d bytes", ErrRange, s.size)
@@ -215,7 +215,7 @@ func allows(perm, need mmap.Permission, of string) error {
 	return nil
 }
 
-// add puts an item that was checked into the run of its peer.
+// add puts an item that was checked into the sub-batch of its peer.
 func (h *Handle) add(i int32, level int) {
 	it := &h.items[i]
 	if it.local != nil {
@@ -223,19 +223,19 @@ func (h *Handle) add(i int32, level int) {
 	}
 	it.next, it.pieces, it.cut, it.ended, it.err = -1, 0, 0, false, nil
 	p := it.remote.peer
-	u := p.filling // of this batch, or of an earlier one
-	if u == nil || u.h != h {
-		u = &run{h: h, peer: p, level: level, first: i}
-		p.filling = u
-		h.runs = append(h.runs, u)
+	sub := p.filling // of this batch, or of an earlier one
+	if sub == nil || sub.h != h {
+		sub = &subBatch{h: h, peer: p, level: level, first: i}
+		p.filling = sub
+		h.subs = append(h.subs, sub)
 	} else {
-		h.items[u.last].next = i
+		h.items[sub.last].next = i
 	}
-	u.last = i
-	it.run = u
+	sub.last = i
+	it.sub = sub
 	if it.op != rdma.OpWriteImm {
-		u.left++
-		u.epoch = it.remote.epoch
+		sub.left++
+		sub.epoch = it.remote.epoch
 	}
 }
 
@@ -314,66 +314,57 @@ func (h *Handle) Original(i int) uint64 {
 func (h *Handle) Cancel() {
 	a := h.agent
 	a.mu.Lock()
-	h.cancel(ErrCanceled)
-	if a.cfg.planted == "cancel" {
-		for i := range h.items {
-			h.end(&h.items[i], ErrCanceled)
-		}
-	}
-	a.mu.Unlock()
-}
-
-func (h *Handle) cancel(err error) {
+	defer a.mu.Unlock()
 	h.canceled = true
-	for _, u := range h.runs {
-		u.drop(err)
+	for _, sub := range h.subs {
+		sub.drop(ErrCanceled)
 	}
 }
 
 // nextPiece cuts the next piece, or takes one that has to be repeated.
-func (u *run) nextPiece() *piece {
-	if pc := u.again; pc != nil {
-		u.again, pc.next = pc.next, nil
+func (sub *subBatch) nextPiece() *piece {
+	if pc := sub.again; pc != nil {
+		sub.again, pc.next = pc.next, nil
 		return pc
 	}
-	for ; u.first >= 0; u.first = u.h.items[u.first].next {
-		it := &u.h.items[u.first]
+	for ; sub.first >= 0; sub.first = sub.h.items[sub.first].next {
+		it := &sub.h.items[sub.first]
 		if it.cut == it.length() { // it has failed
 			continue
 		}
-		a := u.peer.agent
-		if it.op == rdma.OpWriteImm && u.left > 0 && a.cfg.planted != "note" {
+		a := sub.peer.agent
+		if it.op == rdma.OpWriteImm && sub.left > 0 {
 			return nil // until end finds that there are none left
 		}
 		pc := a.newPiece()
-		pc.run, pc.item, pc.offset = u, it, it.cut
+		pc.sub, pc.item, pc.offset = sub, it, it.cut
 		pc.length = min(it.length()-it.cut, a.cfg.Piece)
 		it.pieces++
 		if it.cut += pc.length; it.cut == it.length() {
-			u.first = it.next
+			sub.first = it.next
 		}
 		return pc
 	}
 	return nil
 }
 
-// drop ends the items of a run of which no device has anything; of the others, what is not cut is not sent. The
+// drop ends the items of a sub-batch of which no device has anything; of the others, what is not cut is not sent. The
 // lock is held.
-func (u *run) drop(err error) {
-	a := u.h.agent
-	for pc := u.again; pc != nil; pc = u.again {
-		u.again = pc.next
+func (sub *subBatch) drop(err error) {
+	a := sub.h.agent
+	for pc := sub.again; pc != nil; pc = sub.again {
+		sub.again = pc.next
 		a.pieceEnded(pc, err)
 	}
-	for u.first >= 0 {
-		it := &u.h.items[u.first]
-		u.first = it.next
+	for sub.first >= 0 {
+		it := &sub.h.items[sub.first]
+		sub.first = it.next
 		if it.cut < it.length() {
 			it.cut = it.length()
 			it.fail(err)
 		}
 		if it.pieces == 0 {
-			u.h.end(it, nil)
+			sub.h.end(it, nil)
 		}
 	}
 }
@@ -394,17 +385,17 @@ func (h *Handle) end(it *item, err error) {
 		it.fail(err)
 	}
 	it.ended = true
-	if u := it.run; it.op != rdma.OpWriteImm {
-		u.failed = u.failed || it.err != nil
-		if u.left--; u.left == 0 && u.first >= 0 { // its notes are left
-			if dead := cmp.Or(h.agent.closed, u.peer.closed); dead != nil || u.failed {
-				u.drop(cmp.Or(dead, ErrNotSent))
+	if sub := it.sub; it.op != rdma.OpWriteImm {
+		sub.failed = sub.failed || it.err != nil
+		if sub.left--; sub.left == 0 && sub.first >= 0 { // its notes are left
+			if dead := cmp.Or(h.agent.closed, sub.peer.closed); dead != nil || sub.failed {
+				sub.drop(cmp.Or(dead, ErrNotSent))
 			} else {
-				u.peer.enqueue(u)
+				sub.peer.enqueue(sub)
 			}
 		}
 	}
-	it.run = nil
+	it.sub = nil
 	c := &h.agent.counters
 	if it.remote.keys == nil && it.op == rdma.OpRead { // a look-up is no item of the program's
 		c = &Counters{}
@@ -421,7 +412,7 @@ func (h *Handle) end(it *item, err error) {
 		it.local.inUse--
 	}
 	if h.left--; h.left == 0 {
-		h.runs = nil
+		h.subs = nil
 		close(h.done)
 	}
 }
@@ -437,12 +428,12 @@ func (h *Handle) itemError(i int, err error) error {
 
 // piece is a part of an item that one request moves.
 type piece struct {
-	run    *run
+	sub    *subBatch
 	item   *item
 	offset int // in the item
 	length int
-	remote *mmap.Map // the peer's memory, as the device of link reaches it
-	link   *link
+	remote *mmap.Map // the peer's memory, as the device of path reaches it
+	path   *path
 	next   *piece
 }
 
@@ -457,7 +448,7 @@ func (a *Agent) newPiece() *piece {
 
 // pieceEnded notes that no device has the piece any more, nor will have it. The lock is held.
 func (a *Agent) pieceEnded(pc *piece, err error) {
-	it, h := pc.item, pc.run.h
+	it, h := pc.item, pc.sub.h
 	*pc = piece{next: a.spare}
 	a.spare = pc
 	if err != nil {

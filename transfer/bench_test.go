@@ -51,14 +51,14 @@ func benchLoop(b *testing.B, size int) {
 	register(b, far, "blocks", benchMemory)
 	mine := register(b, near, "", benchMemory)
 	remote := dial(b, near, far, "blocks")
-	l := remote.peer.links[0]
-	m, err := mmap.FromKey(l.rail.dev, remote.keys[0].Addr, remote.size, remote.keys[0].Key, remote.perm)
+	l := remote.peer.paths[0]
+	m, err := mmap.FromKey(l.dev.device, remote.keys[0].Addr, remote.size, remote.keys[0].Key, remote.perm)
 	require.NoError(b, err)
 	defer func() { require.NoError(b, m.Close()) }()
 	b.SetBytes(int64(size))
 	b.ResetTimer()
 	done := make(chan error, 1)
-	require.NoError(b, l.rail.engine.Do(func() {
+	require.NoError(b, l.dev.engine.Do(func() {
 		begun, ended := 0, 0
 		var pool *rdma.Pool
 		next := func(submit func(t *rdma.Task) error) {
@@ -76,7 +76,7 @@ func benchLoop(b *testing.B, size int) {
 			}
 		}
 		submit := func(t *rdma.Task) error { return t.Submit(pe.Aggregate) }
-		pool, err = l.rail.rdma.Pool(64, func(t *rdma.Task) {
+		pool, err = l.dev.rdma.Pool(64, func(t *rdma.Task) {
 			_ = t.Free()
 			if ended++; ended == b.N {
 				done <- nil

@@ -17,7 +17,7 @@ type Note struct {
 // received is a note in the receive that it has come to.
 type received struct {
 	note Note
-	rail *rail
+	dev  *localDevice
 	task *rdma.ReceiveTask
 }
 
@@ -25,46 +25,26 @@ type received struct {
 // An agent whose program does not call Note has those wait that send it notes. The error matches the cause of ctx,
 // or ErrClosed.
 func (a *Agent) Note(ctx context.Context) (Note, error) {
-	for {
-		a.mu.Lock()
-		if a.notes.Len() > 0 {
-			n := a.notes.Pop()
-			if a.notes.Len() > 0 {
-				a.signal()
-			}
-			_ = n.rail.engine.Do(func() { // the next one can come
-				if n.task.Submit() != nil {
-					_ = n.task.Free()
-				}
-			})
-			a.mu.Unlock()
-			return n.note, nil
-		}
-		err := a.closed
-		a.mu.Unlock()
-		if err != nil {
-			return Note{}, err
-		}
-		select {
-		case <-a.noted:
-		case <-a.over:
-		case <-ctx.Done():
-			return Note{}, fmt.Errorf("wait for a note: %w", context.Cause(ctx))
-		}
-	}
-}
-
-// signal wakes one goroutine in Note. The lock is held.
-func (a *Agent) signal() {
 	select {
-	case a.noted <- struct{}{}:
-	default:
+	case n := <-a.notes:
+		_ = n.dev.engine.Do(func() { // the next one can come
+			if n.task.Submit() != nil {
+				_ = n.task.Free()
+			}
+		})
+		return n.note, nil
+	case <-a.over:
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return Note{}, a.closed
+	case <-ctx.Done():
+		return Note{}, fmt.Errorf("wait for a note: %w", context.Cause(ctx))
 	}
 }
 
 // noted takes a note, and counts it.
-func (r *rail) noted(t *rdma.ReceiveTask) {
-	a := r.agent
+func (d *localDevice) noted(t *rdma.ReceiveTask) {
+	a := d.agent
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	in, ok := t.Connection().UserData().(*incoming)
@@ -78,6 +58,5 @@ func (r *rail) noted(t *rdma.ReceiveTask) {
 		return
 	}
 	in.notes++
-	a.notes.Push(received{Note{t.Connection().PeerAddr().Addr(), value}, r, t})
-	a.signal()
+	a.notes <- received{Note{t.Connection().PeerAddr().Addr(), value}, d, t} // has room for all receives
 }

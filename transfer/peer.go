@@ -7,10 +7,8 @@ import (
 	"fmt"
 	"net"
 	"slices"
-	"time"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
-	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/mmap"
 )
 
@@ -21,16 +19,14 @@ type Peer struct {
 	id    [16]byte // what tells its connections from those of others
 
 	// Guarded by the agent's mutex.
-	links    []*link    // by device of the agent
+	paths    []*path    // by device of the agent
 	reached  acceptance // the latest; its epoch is zero before the first
-	work     [levels]fifo.Queue[*run]
-	filling  *run
+	work     [levels]fifo.Queue[*subBatch]
+	filling  *subBatch
 	inbox    *RemoteSegment            // that notes go to
 	segments map[string]*RemoteSegment // of this epoch, that were looked up
-	timer    host.Timer                // calls due; nil: none is set
-	dueAt    time.Time
-	closed   error         // why it ended
-	gone     chan struct{} // closed when it has ended
+	closed   error                     // why it ended
+	gone     chan struct{}             // closed when it has ended
 }
 
 // Dial connects to the agent that listens at HOST:PORT. It returns when one device of this agent is
@@ -52,8 +48,8 @@ func (a *Agent) Dial(ctx context.Context, addr string) (*Peer, error) {
 		a.mu.Unlock()
 		return fail(err)
 	}
-	for _, r := range a.rails {
-		p.links = append(p.links, &link{peer: p, rail: r, home: r})
+	for _, d := range a.devices {
+		p.paths = append(p.paths, &path{peer: p, dev: d, own: d})
 	}
 	a.peers = append(a.peers, p)
 	a.mu.Unlock()
@@ -84,8 +80,8 @@ func (p *Peer) end(err error) {
 	}
 	p.endWork(err)
 	p.closed = err
-	for _, l := range p.links {
-		l.close()
+	for _, path := range p.paths {
+		path.close()
 	}
 	p.settle()
 }
@@ -95,8 +91,10 @@ func (p *Peer) settle() {
 	if p.connecting() {
 		return
 	}
-	if p.timer != nil {
-		p.timer.Stop()
+	for _, path := range p.paths {
+		if path.pause != nil {
+			path.pause.Stop()
+		}
 	}
 	for _, s := range p.segments {
 		s.retire()
@@ -109,31 +107,31 @@ func (p *Peer) settle() {
 func (p *Peer) endWork(err error) {
 	for i := range p.work {
 		for w := &p.work[i]; w.Len() > 0; {
-			u := w.Pop()
-			u.queued = false
-			u.drop(err)
+			sub := w.Pop()
+			sub.queued = false
+			sub.drop(err)
 		}
 	}
-	for _, l := range p.links {
-		l.endFenced(fmt.Errorf("%w: %w", ErrUnknown, err))
+	for _, path := range p.paths {
+		path.endFenced(fmt.Errorf("%w: %w", ErrUnknown, err))
 	}
 }
 
-// enqueue puts a run in its place among the work for the peer.
-func (p *Peer) enqueue(u *run) {
-	if u.queued {
+// enqueue puts a sub-batch in its place among the work for the peer.
+func (p *Peer) enqueue(sub *subBatch) {
+	if sub.queued {
 		return
 	}
-	u.queued = true
-	p.work[u.level].Push(u)
-	for _, l := range p.links {
-		l.activate()
+	sub.queued = true
+	p.work[sub.level].Push(sub)
+	for _, path := range p.paths {
+		path.activate()
 	}
 }
 
 // connecting reports whether a device is connected, or about to be, or about to end a connection.
 func (p *Peer) connecting() bool {
-	return slices.ContainsFunc(p.links, func(l *link) bool { return l.state != linkDown })
+	return slices.ContainsFunc(p.paths, func(path *path) bool { return path.state != pathDown })
 }
 
 // connect begins to connect on the devices that are not connected. Until one is, only one tries, since the others
@@ -144,25 +142,25 @@ func (p *Peer) connect() bool {
 		return false
 	}
 	ready, tries := false, p.connecting()
-	for _, l := range p.links {
-		ready = ready || l.state == linkReady
-		if l.fenced != nil {
-			l.dial()
+	for _, path := range p.paths {
+		ready = ready || path.state == pathReady
+		if path.fenced != nil {
+			path.dial()
 			tries = true
 		}
 	}
 	switch {
 	case ready:
-		for _, l := range p.links {
-			if l.home.dead == nil {
-				l.dial()
+		for _, path := range p.paths {
+			if path.own.dead == nil {
+				path.dial()
 			}
 		}
 	case !tries:
-		best := slices.MinFunc(p.links, func(l, m *link) int {
-			return cmp.Or(cmp.Compare(l.failures, m.failures), l.retryAt.Compare(m.retryAt))
+		best := slices.MinFunc(p.paths, func(path, m *path) int {
+			return cmp.Compare(path.rank(), m.rank())
 		})
-		if best.failures >= maxFailures {
+		if best.gaveUp {
 			return false
 		}
 		best.dial()
@@ -170,43 +168,22 @@ func (p *Peer) connect() bool {
 	return true
 }
 
-// later has due called, at a time or earlier.
-func (p *Peer) later(at time.Time) {
-	if p.timer != nil {
-		if !at.Before(p.dueAt) {
-			return
-		}
-		p.timer.Stop()
-	}
-	p.dueAt, p.timer = at, p.agent.host.AfterFunc(at.Sub(p.agent.host.Now()), p.due)
-}
-
-// due connects what could not be connected earlier, if there is still work for it.
-func (p *Peer) due() {
-	p.agent.mu.Lock()
-	defer p.agent.mu.Unlock()
-	p.timer = nil
-	if p.waiting() || slices.ContainsFunc(p.links, func(l *link) bool { return l.inFlight > 0 }) {
-		p.connect()
-	}
-}
-
 // waiting reports whether work waits for a connection.
 func (p *Peer) waiting() bool {
-	return p.work[0].Len()+p.work[1].Len()+p.work[2].Len() > 0 || slices.ContainsFunc(p.links, func(l *link) bool { return l.fenced != nil })
+	return p.work[0].Len()+p.work[1].Len()+p.work[2].Len() > 0 || slices.ContainsFunc(p.paths, func(path *path) bool { return path.fenced != nil })
 }
 
 // lost notes that a device could not be connected to the peer, or is no longer.
-func (p *Peer) lost(l *link, err error) {
+func (p *Peer) lost(path *path, err error) {
 	if p.closed != nil {
 		p.settle()
 		return
 	}
-	if l.failures >= maxFailures && (l.tries == 0 || l.tries >= len(p.links)) {
-		l.endFenced(fmt.Errorf("%w: %w", ErrUnknown, err))
+	if path.gaveUp && (path.tries == 0 || path.tries >= len(p.paths)) {
+		path.endFenced(fmt.Errorf("%w: %w", ErrUnknown, err))
 	}
-	if l.fenced == nil {
-		l.tries = 0
+	if path.fenced == nil {
+		path.tries = 0
 	}
 	if p.waiting() {
 		if p.connect() {
@@ -215,8 +192,8 @@ func (p *Peer) lost(l *link, err error) {
 		p.endWork(fmt.Errorf("no connection to the transfer agent at %s: %w", p.addr, err))
 	}
 	if !p.connecting() {
-		for _, l := range p.links {
-			l.failures = min(l.failures, maxFailures-1) // the next work tries them once more
+		for _, path := range p.paths {
+			path.gaveUp = false // the next work tries them once more
 		}
 	}
 }
@@ -232,9 +209,9 @@ func (p *Peer) found(acc acceptance) {
 	for _, s := range p.segments {
 		s.retire()
 	}
-	for _, l := range p.links {
-		if l.state == linkReady && l.acceptance.Epoch != acc.Epoch {
-			l.close()
+	for _, path := range p.paths {
+		if path.state == pathReady && path.acceptance.Epoch != acc.Epoch {
+			path.close()
 		}
 	}
 }
@@ -249,15 +226,15 @@ type RemoteSegment struct {
 	keys  *[maxDevices]key
 
 	// Guarded by the agent's mutex.
-	maps  [maxDevices]reach // by link of the peer
+	maps  [maxDevices]remoteMap // by path of the peer
 	stale bool
 }
 
-// reach is a segment through one device here and one of the peer's. The Map owns nothing.
-type reach struct {
-	rail *rail
-	key  key
-	m    *mmap.Map
+// remoteMap is a segment through one device here and one of the peer's. The Map owns nothing.
+type remoteMap struct {
+	dev *localDevice
+	key key
+	m   *mmap.Map
 }
 
 // Name is the name by which the peer publishes it.
@@ -279,23 +256,23 @@ func (s *RemoteSegment) Stale() bool {
 	return s.stale
 }
 
-// through returns the memory as the device of a connection reaches it.
-func (s *RemoteSegment) through(l *link) (m *mmap.Map, err error) {
-	k := l.acceptance.Directory
+// mapFor returns the memory as the device of a connection reaches it.
+func (s *RemoteSegment) mapFor(path *path) (m *mmap.Map, err error) {
+	k := path.acceptance.Directory
 	if s.keys != nil {
-		k = s.keys[l.acceptance.Device]
+		k = s.keys[path.acceptance.Device]
 	} else if s.epoch == 0 {
-		s.epoch = l.acceptance.Epoch
+		s.epoch = path.acceptance.Epoch
 	}
-	if s.epoch != l.acceptance.Epoch && s.peer.agent.cfg.planted != "epoch" {
+	if s.epoch != path.acceptance.Epoch {
 		return nil, ErrStale
 	}
-	at := &s.maps[l.home.index]
-	if at.m == nil || at.rail != l.rail || at.key != k {
-		if m, err = mmap.FromKey(l.rail.dev, k.Addr, s.size, k.Key, s.perm); err != nil {
+	at := &s.maps[path.own.index]
+	if at.m == nil || at.dev != path.dev || at.key != k {
+		if m, err = mmap.FromKey(path.dev.device, k.Addr, s.size, k.Key, s.perm); err != nil {
 			return nil, err
 		}
-		*at = reach{l.rail, k, m}
+		*at = remoteMap{path.dev, k, m}
 	}
 	return at.m, nil
 }
@@ -401,9 +378,9 @@ func (p *Peer) adopt(records []record, epoch uint64) []*RemoteSegment {
 func (p *Peer) dialError() (err error) {
 	p.agent.mu.Lock()
 	defer p.agent.mu.Unlock()
-	for _, l := range p.links {
-		if l.state == linkDialing && l.conn != nil {
-			err = errors.Join(err, l.conn.DialError())
+	for _, path := range p.paths {
+		if path.state == pathDialing && path.conn != nil {
+			err = errors.Join(err, path.conn.DialError())
 		}
 	}
 	return err

@@ -44,17 +44,17 @@ func (a *Agent) Register(name string, mem []byte, perm mmap.Permission) (*Segmen
 		return fail(fmt.Errorf("%w: no peer could use it; give it a permission such as mmap.RemoteRead", ErrPermission))
 	}
 	s := &Segment{agent: a, name: name, mem: mem, perm: perm, first: uintptr(unsafe.Pointer(unsafe.SliceData(mem)))}
-	s.record = &record{Size: uint64(len(mem)), Perm: uint8(perm & remotePermissions), Devices: uint8(len(a.rails))}
+	s.record = &record{Size: uint64(len(mem)), Perm: uint8(perm & remotePermissions), Devices: uint8(len(a.devices))}
 	copy(s.record.Name[:], name)
-	for i, r := range a.rails {
-		m, err := mmap.Register(r.dev, mem, perm)
+	for i, d := range a.devices {
+		m, err := mmap.Register(d.device, mem, perm)
 		if err != nil {
 			return fail(errors.Join(err, s.release()))
 		}
 		s.maps = append(s.maps, m)
 		if s.record.Perm != 0 {
 			k := &s.record.Keys[i]
-			if k.Key, err = m.ExportKey(r.rdma.PD()); err != nil {
+			if k.Key, err = m.ExportKey(d.rdma.PD()); err != nil {
 				return fail(errors.Join(err, s.release()))
 			}
 			k.Addr = m.Addr()

@@ -27,13 +27,13 @@ const (
 // request says who dials.
 type request struct {
 	Magic uint32
-	End   end
+	Path  pathID
 	Zero  [3]byte
 	Dials uint32 // that this is the next of, by this end; one that comes late is refused
 }
 
-// end names one end of a connection. An end has one connection at a time.
-type end struct {
+// pathID names a path of the agent that dials. It has one connection at a time.
+type pathID struct {
 	ID     [16]byte // of the Peer: random, and sent only to whom it dials, so that nobody else can take its place
 	Device uint8    // of the dialling agent
 }
@@ -95,7 +95,7 @@ func decode(b []byte, v any) error {
 func zero(b []byte) bool { return len(bytes.TrimLeft(b, "\x00")) == 0 }
 
 func decodeRequest(b []byte) (r request, err error) {
-	if err = decode(b, &r); err == nil && (r.Magic != magic || r.End.ID == [16]byte{} || r.End.Device >= maxDevices || r.Zero != [3]byte{}) {
+	if err = decode(b, &r); err == nil && (r.Magic != magic || r.Path.ID == [16]byte{} || r.Path.Device >= maxDevices || r.Zero != [3]byte{}) {
 		err = fmt.Errorf("%w: a request to connect by another protocol, or another version of it", ErrProtocol)
 	}
 	return r, err

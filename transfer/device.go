@@ -22,11 +22,11 @@ const (
 	maxEnds  = 4096 // that are known, if not more are connected
 )
 
-// rail is a device of the agent, with its engine, and all connections through it.
-type rail struct {
+// localDevice is a device of the agent, with its engine, and all connections through it.
+type localDevice struct {
 	agent  *Agent
 	index  int
-	dev    verbs.Device
+	device verbs.Device
 	engine *pe.Engine
 	rdma   *rdma.Connections
 	tasks  *rdma.Pool
@@ -35,18 +35,18 @@ type rail struct {
 
 	// Guarded by the agent's mutex.
 	woken    bool // work will run
-	active   [levels]fifo.Queue[*link]
+	active   [levels]fifo.Queue[*path]
 	inFlight int   // pieces
 	dead     error // why the device is used no more
 }
 
 // incoming is an end that has dialled. The agent's mutex guards it.
 type incoming struct {
-	end   end
-	rail  *rail
+	id    pathID
+	dev   *localDevice
 	conn  *rdma.Connection     // nil: it has ended
 	next  *rdma.ConnectRequest // answered when the connection has ended
-	to    *rail                // that next has come to
+	to    *localDevice         // that next has come to
 	last  uint32               // Dials of the latest request
 	notes uint64               // that have come
 	place fifo.Node[*incoming] // among those without a connection
@@ -55,30 +55,30 @@ type incoming struct {
 // busy is why a request is rejected that is to come again.
 var busy = []byte("the agent has no connection left")
 
-func newRail(a *Agent, index int, dev verbs.Device) (*rail, error) {
-	r := &rail{agent: a, index: index, dev: dev, engine: pe.New(pe.Config{Log: a.cfg.Log})}
-	err := r.open()
+func openDevice(a *Agent, index int, dev verbs.Device) (*localDevice, error) {
+	d := &localDevice{agent: a, index: index, device: dev, engine: pe.New(pe.Config{Log: a.cfg.Log})}
+	err := d.open()
 	if err != nil {
-		err = errors.Join(err, r.close())
+		err = errors.Join(err, d.close())
 	}
-	return r, err
+	return d, err
 }
 
-func (r *rail) open() (err error) {
-	c := &r.agent.cfg
-	r.rdma, err = rdma.New(r.dev, rdma.Config{
-		Name: "transfer", Engine: r.engine, MaxConnections: c.MaxConnections, SendQueueSize: c.Depth + 4,
+func (d *localDevice) open() (err error) {
+	c := &d.agent.cfg
+	d.rdma, err = rdma.New(d.device, rdma.Config{
+		Name: "transfer", Engine: d.engine, MaxConnections: c.MaxConnections, SendQueueSize: c.Depth + 4,
 		Permissions: mmap.RemoteRead | mmap.RemoteAtomic, ConnectTimeout: c.DialTimeout,
 	})
 	if err != nil {
 		return err
 	}
-	if r.tasks, err = r.rdma.Pool(poolSize, func(t *rdma.Task) { r.ended(t, nil) }, r.ended); err != nil {
+	if d.tasks, err = d.rdma.Pool(poolSize, func(t *rdma.Task) { d.ended(t, nil) }, d.ended); err != nil {
 		return err
 	}
-	receives, err := r.rdma.ReceivePool(maxNotes, r.noted, func(t *rdma.ReceiveTask, _ error) {
+	receives, err := d.rdma.ReceivePool(maxNotes, d.noted, func(t *rdma.ReceiveTask, _ error) {
 		if t.Submit() == nil { // fails when the agent is closed
-			r.agent.refuse()
+			d.agent.refuse()
 		} else {
 			_ = t.Free()
 		}
@@ -86,13 +86,13 @@ func (r *rail) open() (err error) {
 	if err != nil {
 		return err
 	}
-	r.rdma.OnConnection(r.changed)
-	if err = r.rdma.Start(); err != nil {
+	d.rdma.OnConnection(d.changed)
+	if err = d.rdma.Start(); err != nil {
 		return err
 	}
-	for r.rdma.State() != pe.Running {
-		if _, err = r.engine.Progress(); err != nil || r.rdma.State() == pe.Idle {
-			return errors.Join(err, r.rdma.Err())
+	for d.rdma.State() != pe.Running {
+		if _, err = d.engine.Progress(); err != nil || d.rdma.State() == pe.Idle {
+			return errors.Join(err, d.rdma.Err())
 		}
 	}
 	for range maxNotes {
@@ -104,92 +104,92 @@ func (r *rail) open() (err error) {
 	return nil
 }
 
-func (r *rail) listen(addr string) (netip.AddrPort, error) {
-	l, err := r.rdma.Listen(addr, rdma.ListenConfig{OnRequest: r.requested})
+func (d *localDevice) listen(addr string) (netip.AddrPort, error) {
+	listener, err := d.rdma.Listen(addr, rdma.ListenConfig{OnRequest: d.requested})
 	if err != nil {
 		return netip.AddrPort{}, err
 	}
-	at := l.Addr()
+	at := listener.Addr()
 	if at.Addr().IsUnspecified() {
-		at = netip.AddrPortFrom(r.rdma.GID().GID.Addr(), at.Port())
+		at = netip.AddrPortFrom(d.rdma.GID().GID.Addr(), at.Port())
 	}
 	return at, nil
 }
 
 // run drives the engine until the agent is closed.
-func (r *rail) run(ctx context.Context) {
-	a := r.agent
+func (d *localDevice) run(ctx context.Context) {
+	a := d.agent
 	defer a.ended.Done()
-	err := r.engine.Run(ctx)
+	err := d.engine.Run(ctx)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	r.dead = fmt.Errorf("%w: device %s: %w", ErrClosed, r.dev.Name(), cmp.Or(errors.Join(err, r.rdma.Err()), errors.New("its engine has ended")))
-	if !slices.ContainsFunc(a.rails, func(r *rail) bool { return r.dead == nil }) {
-		a.end(r.dead)
+	d.dead = fmt.Errorf("%w: device %s: %w", ErrClosed, d.device.Name(), cmp.Or(errors.Join(err, d.rdma.Err()), errors.New("its engine has ended")))
+	if !slices.ContainsFunc(a.devices, func(d *localDevice) bool { return d.dead == nil }) {
+		a.end(d.dead)
 	}
 	for _, in := range a.incoming {
-		if in.rail == r && in.conn != nil {
+		if in.dev == d && in.conn != nil {
 			in.down() // which the engine may not have reported
 		}
 	}
 	for _, p := range slices.Clone(a.peers) {
-		for _, l := range p.links {
-			if l.rail == r && l.state != linkDown {
-				l.down(r.dead)
+		for _, path := range p.paths {
+			if path.dev == d && path.state != pathDown {
+				path.down(d.dead)
 			}
 		}
 	}
 }
 
-func (r *rail) close() error {
-	err := r.engine.Close()
-	if r.rdma != nil {
-		err = errors.Join(err, r.rdma.Close())
+func (d *localDevice) close() error {
+	err := d.engine.Close()
+	if d.rdma != nil {
+		err = errors.Join(err, d.rdma.Close())
 	}
 	return err
 }
 
 // wake has work run on the engine's goroutine. The lock is held.
-func (r *rail) wake() {
-	if !r.woken {
-		r.woken = r.engine.Do(r.work) == nil // fails when the agent is closed
+func (d *localDevice) wake() {
+	if !d.woken {
+		d.woken = d.engine.Do(d.work) == nil // fails when the agent is closed
 	}
 }
 
 // work gives the device all that it takes. It runs on the engine's goroutine.
-func (r *rail) work() {
+func (d *localDevice) work() {
 	for more := true; more; {
-		r.agent.mu.Lock()
-		r.woken = true // by this loop
-		batch := r.pull()
-		r.woken = false
-		r.agent.mu.Unlock()
+		d.agent.mu.Lock()
+		d.woken = true // by this loop
+		batch := d.pull()
+		d.woken = false
+		d.agent.mu.Unlock()
 		for _, pc := range batch {
-			r.post(pc)
+			d.post(pc)
 		}
-		more = len(batch) == len(r.batch)
+		more = len(batch) == len(d.batch)
 	}
 }
 
 // pull takes work for the device: of the highest priority first, and of the peers in turn. The lock is held.
-func (r *rail) pull() []*piece {
-	batch := r.batch[:0]
-	for level := range r.active {
-		for queue := &r.active[level]; queue.Len() > 0 && len(batch) < len(r.batch) && r.inFlight < poolSize; {
-			l := queue.Pop()
-			if l.rail != r { // it has moved on
+func (d *localDevice) pull() []*piece {
+	batch := d.batch[:0]
+	for level := range d.active {
+		for queue := &d.active[level]; queue.Len() > 0 && len(batch) < len(d.batch) && d.inFlight < poolSize; {
+			path := queue.Pop()
+			if path.dev != d { // it has moved on
 				continue
 			}
-			l.active[level] = false
-			if l.state != linkReady || !l.room() {
+			path.active[level] = false
+			if path.state != pathReady || !path.room() {
 				continue
 			}
-			if pc := l.take(level); pc != nil {
-				l.inFlight++
-				l.bytes += pc.length
-				r.inFlight++
+			if pc := path.take(level); pc != nil {
+				path.inFlight++
+				path.bytes += pc.length
+				d.inFlight++
 				batch = append(batch, pc)
-				l.activate()
+				path.activate()
 			}
 		}
 	}
@@ -197,22 +197,22 @@ func (r *rail) pull() []*piece {
 }
 
 // post gives a piece to the device.
-func (r *rail) post(pc *piece) {
-	it, conn := pc.item, pc.link.conn
+func (d *localDevice) post(pc *piece) {
+	it, conn := pc.item, pc.path.conn
 	var t *rdma.Task
 	var err error
 	at := it.offset + pc.offset
 	switch it.op {
 	case rdma.OpWrite:
-		t, err = r.tasks.Write(conn, bufinv.Source(it.local.maps[r.index], it.localAt+pc.offset, pc.length), bufinv.Target(pc.remote, at, pc.length))
+		t, err = d.tasks.Write(conn, bufinv.Source(it.local.maps[d.index], it.localAt+pc.offset, pc.length), bufinv.Target(pc.remote, at, pc.length))
 	case rdma.OpRead:
-		t, err = r.tasks.Read(conn, bufinv.Source(pc.remote, at, pc.length), bufinv.Target(it.local.maps[r.index], it.localAt+pc.offset, pc.length))
+		t, err = d.tasks.Read(conn, bufinv.Source(pc.remote, at, pc.length), bufinv.Target(it.local.maps[d.index], it.localAt+pc.offset, pc.length))
 	case rdma.OpFetchAdd:
-		t, err = r.tasks.FetchAdd(conn, bufinv.Target(pc.remote, at, 8), it.arg)
+		t, err = d.tasks.FetchAdd(conn, bufinv.Target(pc.remote, at, 8), it.arg)
 	case rdma.OpWriteImm:
-		t, err = r.tasks.WriteImm(conn, nil, nil, uint32(it.arg))
+		t, err = d.tasks.WriteImm(conn, nil, nil, uint32(it.arg))
 	default:
-		t, err = r.tasks.CompareSwap(conn, bufinv.Target(pc.remote, at, 8), it.arg, it.swap)
+		t, err = d.tasks.CompareSwap(conn, bufinv.Target(pc.remote, at, 8), it.arg, it.swap)
 	}
 	if err == nil {
 		t.SetUserData(pc)
@@ -221,27 +221,27 @@ func (r *rail) post(pc *piece) {
 		}
 	}
 	if err != nil {
-		r.agent.mu.Lock()
-		pc.link.ended(pc, 0, false, err)
-		r.agent.mu.Unlock()
+		d.agent.mu.Lock()
+		pc.path.ended(pc, 0, false, err)
+		d.agent.mu.Unlock()
 	}
 }
 
 // ended takes a task back, and gives the device more work.
-func (r *rail) ended(t *rdma.Task, err error) {
+func (d *localDevice) ended(t *rdma.Task, err error) {
 	pc, original := t.UserData().(*piece), t.Original()
 	_ = t.Free()
-	r.agent.mu.Lock()
-	r.woken = true // by this function
-	pc.link.ended(pc, original, true, err)
-	r.agent.mu.Unlock()
-	r.work()
+	d.agent.mu.Lock()
+	d.woken = true // by this function
+	pc.path.ended(pc, original, true, err)
+	d.agent.mu.Unlock()
+	d.work()
 }
 
 // changed follows all connections.
-func (r *rail) changed(conn *rdma.Connection, state rdma.ConnectionState, err error) {
-	if l, ok := conn.UserData().(*link); ok {
-		l.changed(conn, state, err)
+func (d *localDevice) changed(conn *rdma.Connection, state rdma.ConnectionState, err error) {
+	if path, ok := conn.UserData().(*path); ok {
+		path.changed(conn, state, err)
 		return
 	}
 	in, ok := conn.UserData().(*incoming)
@@ -249,8 +249,8 @@ func (r *rail) changed(conn *rdma.Connection, state rdma.ConnectionState, err er
 	case state == rdma.Failed:
 		_ = conn.Close()
 	case state == rdma.Closed && ok:
-		r.agent.mu.Lock()
-		defer r.agent.mu.Unlock()
+		d.agent.mu.Lock()
+		defer d.agent.mu.Unlock()
 		if in.conn == conn {
 			in.down()
 		}
@@ -260,7 +260,7 @@ func (r *rail) changed(conn *rdma.Connection, state rdma.ConnectionState, err er
 // down notes the end of the connection, and has the next request answered. The lock is held.
 func (in *incoming) down() {
 	in.conn = nil
-	in.rail.agent.absent.Push(&in.place)
+	in.dev.agent.absent.Push(&in.place)
 	if next, to := in.next, in.to; next != nil {
 		in.next = nil
 		_ = to.engine.Do(func() { to.requested(next) })
@@ -275,8 +275,8 @@ func (a *Agent) refuse() {
 
 // requested answers a peer that dials. An older connection of the same end must have ended before the new one
 // is accepted, so that nothing of it can still write here. It may be one of another device.
-func (r *rail) requested(q *rdma.ConnectRequest) {
-	a := r.agent
+func (d *localDevice) requested(q *rdma.ConnectRequest) {
+	a := d.agent
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	who, err := decodeRequest(q.PrivateData())
@@ -285,26 +285,26 @@ func (r *rail) requested(q *rdma.ConnectRequest) {
 		_ = q.Reject([]byte(err.Error()))
 		return
 	}
-	old := a.incoming[who.End]
+	old := a.incoming[who.Path]
 	if old != nil && who.Dials < old.last {
 		_ = q.Reject([]byte("this end has dialled again since"))
 		return
 	}
-	if old == nil || old.conn == nil || a.cfg.planted == "fence" {
-		r.accept(q, who, old)
+	if old == nil || old.conn == nil {
+		d.accept(q, who, old)
 		return
 	}
 	if next := old.next; next != nil {
 		_ = old.to.engine.Do(func() { _ = next.Reject([]byte("the same end has dialled again")) })
 	}
-	old.next, old.to, old.last = q, r, who.Dials
-	_ = old.rail.engine.Do(func() { _ = old.conn.Close() })
+	old.next, old.to, old.last = q, d, who.Dials
+	_ = old.dev.engine.Do(func() { _ = old.conn.Close() })
 }
 
 // accept accepts an end, which is not nil if it is known.
-func (r *rail) accept(q *rdma.ConnectRequest, who request, in *incoming) {
-	a := r.agent
-	acc := acceptance{Magic: magic, Epoch: a.epoch, Device: uint8(r.index), Devices: uint8(len(a.addrs)), Directory: a.directory.record.Keys[r.index]}
+func (d *localDevice) accept(q *rdma.ConnectRequest, who request, in *incoming) {
+	a := d.agent
+	acc := acceptance{Magic: magic, Epoch: a.epoch, Device: uint8(d.index), Devices: uint8(len(a.addrs)), Directory: a.directory.record.Keys[d.index]}
 	for i, addr := range a.addrs {
 		acc.Addrs[i] = address{addr.Addr().As16(), addr.Port()}
 	}
@@ -318,13 +318,13 @@ func (r *rail) accept(q *rdma.ConnectRequest, who request, in *incoming) {
 	}
 	if in == nil {
 		if len(a.incoming) >= maxEnds && a.absent.Len() > 0 {
-			delete(a.incoming, a.absent.Pop().Value.end) // if it comes back, the outcome of its notes on their way is unknown
+			delete(a.incoming, a.absent.Pop().Value.id) // if it comes back, the outcome of its notes on their way is unknown
 		}
-		in = &incoming{end: who.End}
+		in = &incoming{id: who.Path}
 		in.place.Value = in
-		a.incoming[who.End] = in
+		a.incoming[who.Path] = in
 	}
 	a.absent.Remove(&in.place)
-	in.rail, in.conn, in.last = r, conn, who.Dials
+	in.dev, in.conn, in.last = d, conn, who.Dials
 	conn.SetUserData(in)
 }
