@@ -32,7 +32,7 @@ var (
 	// publishes other memory by that name now. Look the segment up again.
 	ErrStale = errors.New("the segment has been replaced; look it up again")
 	// ErrUnknown: the connection ended while the device had the item. Perhaps it has taken
-	// effect; and if it is a write, it may still until the peer's end of the connection has ended.
+	// effect; unless it is a read, it still may until the peer's end of the connection has ended.
 	ErrUnknown = errors.New("outcome is not known")
 	// ErrCanceled: Handle.Cancel ended the item before it was done.
 	ErrCanceled = errors.New("canceled")

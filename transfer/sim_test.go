@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -32,10 +33,13 @@ type node struct {
 	s      *sim.Sim
 	index  int
 	host   *sim.Host
+	second *sim.Host // has the second device of the agent; nil: there is none
+	down   bool      // second has crashed with host
 	all    []*node
 	memory []byte // of this start of the program: a region for each node
 	done   int    // batches in which all went well
-	dials  uint64
+	agent  *Agent
+	dials  uint64                    // of earlier starts
 	note   uint32                    // the latest of this node
 	data   map[int][]byte            // by offset in the other's memory, what the latest note comes with
 	got    map[[3]int]int            // notes that have come, by writer, start of its program, and value
@@ -84,14 +88,20 @@ func (n *node) run(ctx context.Context, dev verbs.Device) (err error) {
 	for _, other := range n.all {
 		other.sent[n] = map[[3]int]bool{}
 	}
-	a, err := Open(Config{Devices: []verbs.Device{dev}, Listen: ":7600", Piece: 2048, Depth: 8, DialTimeout: time.Duration(2+n.index%2*8) * time.Second, Go: n.host.Go})
+	devices := []verbs.Device{dev}
+	if n.second != nil {
+		n.host.Sleep(10 * time.Millisecond) // until it has restarted too
+		if !n.second.Crashed() {
+			devices = append(devices, n.second.Device())
+		}
+	}
+	a, err := Open(Config{Devices: devices, Listen: ":7600", Piece: 2048, Depth: 8, DialTimeout: time.Duration(2+n.index%2*8) * time.Second, Go: n.host.Go})
 	if err != nil {
 		return err
 	}
-	defer func() {
-		n.dials += a.Counters().Dials
-		err = errors.Join(err, a.Close())
-	}()
+	n.countDials()
+	n.agent = a
+	defer func() { err = errors.Join(err, a.Close()) }()
 	if _, err = a.Register("slots", n.memory, all); err != nil {
 		return err
 	}
@@ -134,6 +144,14 @@ func (n *node) run(ctx context.Context, dev verbs.Device) (err error) {
 	return nil
 }
 
+// countDials counts the dials of the present agent.
+func (n *node) countDials() {
+	if n.agent != nil {
+		n.dials += n.agent.Counters().Dials
+	}
+	n.agent = nil
+}
+
 // takeNotes checks that notes come once, and not before their data.
 func (n *node) takeNotes(a *Agent) {
 	for {
@@ -142,7 +160,7 @@ func (n *node) takeNotes(a *Agent) {
 			return
 		}
 		for _, from := range n.all {
-			if from.host.Addr() != note.From {
+			if from.host.Addr() != note.From && (from.second == nil || from.second.Addr() != note.From) {
 				continue
 			}
 			which := [3]int{from.index, int(note.Value >> 24), int(note.Value & 0xffffff)}
@@ -246,7 +264,13 @@ func (n *node) batch(ctx context.Context, a *Agent, k *known, local []byte) {
 		if k.counted && (original < k.counter || original > k.counter+k.unsure) {
 			n.s.Errorf("%v: the counter at %s was %d, and should be from %d to %d", n.host, k.remote.peer.addr, original, k.counter, k.counter+k.unsure)
 		}
-		k.counter, k.unsure, k.counted = original+1, 0, true
+		if k.counted {
+			k.unsure -= min(k.unsure, original-k.counter)
+		}
+		if n.second == nil {
+			k.unsure = 0 // a connection by another device does not end those that are on their way
+		}
+		k.counter, k.counted = original+1, true
 	} else if errors.Is(err, ErrUnknown) {
 		k.unsure++
 	}
@@ -276,6 +300,9 @@ func (n *node) judge(err error) {
 // planted is a fault that the test has to find.
 var planted = os.Getenv("VERBENA_PLANTED_FAULT")
 
+// late is a link on which packets of ended connections arrive.
+var late = sim.LinkConfig{Latency: 50 * time.Millisecond, Jitter: time.Second, Loss: 0.7, Duplicate: 0.3, Reorder: 0.3, ReorderDelay: 5 * time.Second}
+
 // Whatever happens to hosts and networks, no item is lost, doubled or torn, and no memory is touched after the
 // end of its handle. Short: fewer seeds.
 func TestAgents(t *testing.T) {
@@ -283,40 +310,73 @@ func TestAgents(t *testing.T) {
 	if testing.Short() {
 		seeds = 3
 	}
-	sim.Check(t, seeds, func(s *sim.Sim) {
-		s.SetDefaultLink(sim.LinkConfig{Latency: 10 * time.Millisecond, Jitter: time.Millisecond})
-		var nodes []*node
-		for i, h := range s.Hosts("h", 4) {
-			nodes = append(nodes, &node{s: s, index: i, host: h, sent: map[*node]map[[3]int]bool{}})
+	sim.Check(t, seeds, func(s *sim.Sim) { checkAgents(s, 4, false, 10) })
+}
+
+// The same is true of many agents with two devices each, of which one can fail alone.
+func TestManyAgents(t *testing.T) {
+	seeds := 3
+	if testing.Short() || raceEnabled {
+		seeds = 1
+	}
+	sim.Check(t, seeds, func(s *sim.Sim) { checkAgents(s, 16, true, 5) })
+}
+
+// checkAgents has all of n agents do so many batches after the last fault.
+func checkAgents(s *sim.Sim, n int, two bool, batches int) {
+	s.SetDefaultLink(sim.LinkConfig{Latency: 10 * time.Millisecond, Jitter: time.Millisecond})
+	var nodes []*node
+	var second []*sim.Host
+	hosts := s.Hosts("h", n)
+	for i, h := range hosts {
+		nodes = append(nodes, &node{s: s, index: i, host: h, sent: map[*node]map[[3]int]bool{}})
+		if two {
+			nodes[i].second = s.Host(fmt.Sprintf("second-%d", i))
+			second = append(second, nodes[i].second)
 		}
-		for _, n := range nodes {
-			n.all = nodes
-			n.host.Run(n.run)
-		}
-		late := sim.LinkConfig{Latency: 50 * time.Millisecond, Jitter: time.Second, Loss: 0.7, Duplicate: 0.3, Reorder: 0.3, ReorderDelay: 5 * time.Second} // packets of ended connections arrive
-		chaos := s.Nemesis(sim.Chaos{Interval: 2 * time.Second, Longest: 8 * time.Second, Until: 15 * time.Second, Worst: late})
-		s.RunUntil(chaos.Done, time.Minute)
-		goals := make([]int, len(nodes))
-		for i, n := range nodes {
-			goals[i] = n.done + 10
-		}
+	}
+	for _, n := range nodes {
+		n.all = nodes
+		n.host.Run(n.run)
+	}
+	const end = 15 * time.Second
+	chaos := []*sim.Nemesis{s.Nemesis(sim.Chaos{Hosts: hosts, Interval: 2 * time.Second, Longest: 8 * time.Second, Until: end, Worst: late})}
+	if two {
+		chaos = append(chaos, s.Nemesis(sim.Chaos{Hosts: second, Interval: 2 * time.Second, Longest: 8 * time.Second, Until: end, Worst: late}))
+	}
+	goals := make([]int, n)
+	run := func(ended func() bool, limit time.Duration) {
 		s.RunUntil(func() bool {
-			for i, n := range nodes {
-				if n.done < goals[i] {
-					return false
+			for _, n := range nodes { // both devices of a host crash with it
+				if crashed := n.host.Crashed(); two && crashed != n.down {
+					if n.down = crashed; crashed {
+						n.second.Crash()
+					} else {
+						n.second.Restart()
+					}
 				}
 			}
-			return true
-		}, 2*time.Minute)
-		for _, n := range nodes {
-			for other, notes := range n.sent {
-				for which := range notes {
-					require.Equal(s, 1, other.got[which], "note %v to %v", which, other.host)
-				}
+			return ended()
+		}, limit)
+	}
+	run(func() bool {
+		return !slices.ContainsFunc(chaos, func(c *sim.Nemesis) bool { return !c.Done() })
+	}, time.Minute)
+	for i, n := range nodes {
+		goals[i] = n.done + batches
+	}
+	run(func() bool {
+		return !slices.ContainsFunc(nodes, func(n *node) bool { return n.done < goals[n.index] })
+	}, 2*time.Minute)
+	for _, node := range nodes {
+		for other, notes := range node.sent {
+			for which := range notes {
+				require.Equal(s, 1, other.got[which], "note %v to %v", which, other.host)
 			}
-			require.Less(s, n.dials, uint64(10*s.Now()/time.Second), "dials of %v", n.host)
 		}
-	})
+		node.countDials()
+		require.Less(s, node.dials, uint64(10*s.Now()/time.Second), "dials of %v", node.host)
+	}
 }
 
 // plants are changes of the package that plant a fault, which the environment chooses.
