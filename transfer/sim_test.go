@@ -112,6 +112,9 @@ func (n *node) run(ctx context.Context, dev verbs.Device) (err error) {
 	}
 	n.host.Go(func() { n.takeNotes(a) })
 	n.host.Sleep(100 * time.Millisecond) // until the packets of an earlier start have arrived
+	if n.second != nil && n.host.Starts() > 1 {
+		n.host.Sleep(10 * time.Second) // also at one device that pauses, while the other one would answer
+	}
 	peers := make([]*Peer, len(n.all))
 	knows := make([]known, len(n.all))
 	for ctx.Err() == nil {
