@@ -34,6 +34,13 @@ type Config struct {
 	Piece int
 	// DialTimeout is how long an agent tries to connect to a peer. Zero: ten seconds.
 	DialTimeout time.Duration
+	// CacheBytes is how much memory the agent keeps registered of what items use and Register was not called
+	// for; the least recently used goes first. More is registered while items need it. Zero: there is no such
+	// cache, and Submit fails with ErrNotRegistered. What is in the cache stays pinned until it is evicted or the
+	// agent is closed: Go memory is not freed before, and other memory must not be unmapped before.
+	CacheBytes int
+	// CacheEntries is how many slices the cache has at most. Zero: 1024.
+	CacheEntries int
 	// Go starts the goroutines of the agent. Nil: a go statement. In a simulation it is
 	// sim.Host.Go.
 	Go func(f func())
@@ -46,6 +53,7 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("%w: an agent has 1 to %d devices, not %d", ErrInvalid, maxDevices, n)
 	}
 	c.MaxConnections, c.Depth, c.Piece = cmp.Or(c.MaxConnections, 256), cmp.Or(c.Depth, 64), cmp.Or(c.Piece, 256<<10)
+	c.CacheEntries = cmp.Or(c.CacheEntries, 1024)
 	c.DialTimeout = cmp.Or(c.DialTimeout, 10*time.Second)
 	if c.Go == nil {
 		c.Go = func(f func()) { go f() }
@@ -57,6 +65,8 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("%w: Config.Piece is %d, and can be 0 to %d", ErrRange, c.Piece, 1<<30)
 	case c.MaxConnections < 0:
 		return c, fmt.Errorf("%w: Config.MaxConnections is %d, and cannot be negative", ErrRange, c.MaxConnections)
+	case c.CacheBytes < 0 || c.CacheEntries < 0:
+		return c, fmt.Errorf("%w: Config.CacheBytes is %d and Config.CacheEntries %d, and neither can be negative", ErrRange, c.CacheBytes, c.CacheEntries)
 	case c.DialTimeout < 0:
 		return c, fmt.Errorf("%w: Config.DialTimeout is %v, and cannot be negative", ErrRange, c.DialTimeout)
 	}
@@ -83,8 +93,9 @@ type Agent struct {
 	mu       sync.Mutex
 	closed   error      // why the agent has ended
 	segments []*Segment // by address
-	names    []*record  // of the published ones, by name
-	peers    []*Peer    // that are open
+	cache    cache
+	names    []*record // of the published ones, by name
+	peers    []*Peer   // that are open
 	spare    *piece
 	incoming map[pathID]*incoming
 	absent   fifo.List[*incoming] // those without a connection, the latest last
@@ -102,6 +113,11 @@ type Counters struct {
 	Dials    uint64 // attempts to connect
 	Lost     uint64 // connections that ended by a failure
 	Refused  uint64 // requests and acceptances that broke the protocol
+
+	CacheHits      uint64 // slices that were found in the cache of Config.CacheBytes
+	CacheMisses    uint64 // slices that had to be registered for it
+	CacheEvictions uint64 // slices that were taken out of it
+	CacheBytes     uint64 // that it has at present
 }
 
 // Open opens an agent. It returns when the agent listens on all devices. Its errors match ErrInvalid
@@ -171,7 +187,7 @@ func (a *Agent) Close() (err error) {
 		for _, p := range slices.Clone(a.peers) {
 			p.end(a.closed)
 		}
-		for _, s := range a.segments {
+		for _, s := range slices.Concat(a.segments, a.cache.segments) {
 			err = errors.Join(err, s.release())
 		}
 	})

@@ -133,7 +133,8 @@ type Handle struct {
 	canceled bool
 }
 
-// Submit begins a batch, and empties it. It does not wait, also if no connection exists. If it fails, it has
+// Submit begins a batch, and empties it. It does not wait, also if no connection exists, but registers memory that
+// the cache has not (Config.CacheBytes). If it fails, it has
 // begun nothing, and the batch is as before: an *ItemError matches ErrInvalid for memory of another agent's
 // peer, ErrRange, ErrPermission, ErrNotRegistered, ErrStale or ErrClosed. Submit allocates nothing for each
 // item.
@@ -144,12 +145,25 @@ func (a *Agent) Submit(b *Batch) (*Handle, error) {
 	h := &Handle{agent: a, items: b.items, left: len(b.items), done: make(chan struct{})}
 	a.mu.Lock()
 	err := a.closed
+	if err == nil && a.cfg.CacheBytes > 0 {
+		var i int
+		if i, err = a.hold(h.items); err != nil {
+			err = h.itemError(i, err)
+		}
+		err = cmp.Or(err, a.closed)
+	}
 	for i := 0; i < len(h.items) && err == nil; i++ {
 		if e := a.check(&h.items[i]); e != nil {
 			err = h.itemError(i, e)
 		}
 	}
 	if err != nil {
+		for i := range h.items {
+			if it := &h.items[i]; it.local != nil {
+				a.letGo(it.local)
+				it.local = nil
+			}
+		}
 		a.mu.Unlock()
 		return nil, fmt.Errorf("submit a batch of %d items: %w", len(h.items), err)
 	}
@@ -200,7 +214,11 @@ func (a *Agent) check(it *item) (err error) {
 		need = mmap.RemoteWrite
 	}
 	if err = allows(s.perm, need, "the segment"); err == nil {
-		it.local, it.localAt, err = a.find(it.slice)
+		if it.local == nil { // it is not in the cache
+			if it.local, it.localAt, err = a.find(it.slice); err == nil {
+				it.local.inUse++
+			}
+		}
 	}
 	if err == nil && it.op == rdma.OpRead {
 		err = allows(it.local.perm, mmap.LocalReadWrite, "the memory here")
@@ -218,9 +236,6 @@ func allows(perm, need mmap.Permission, of string) error {
 // add puts an item that was checked into the sub-batch of its peer.
 func (h *Handle) add(i int32, level int) {
 	it := &h.items[i]
-	if it.local != nil {
-		it.local.inUse++
-	}
 	it.next, it.pieces, it.cut, it.ended, it.err = -1, 0, 0, false, nil
 	p := it.remote.peer
 	sub := p.filling // of this batch, or of an earlier one
@@ -409,7 +424,7 @@ func (h *Handle) end(it *item, err error) {
 		c.Bytes += uint64(it.length())
 	}
 	if it.local != nil {
-		it.local.inUse--
+		h.agent.letGo(it.local)
 	}
 	if h.left--; h.left == 0 {
 		h.subs = nil

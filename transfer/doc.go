@@ -28,6 +28,12 @@
 // is undefined at the peer. Then no device here touches the memory any more, also after
 // [Handle.Cancel].
 //
+// # Memory
+//
+// Slices of items are parts of what [Agent.Register] was called for or, with Config.CacheBytes, any memory: the agent
+// then registers it at its first use. Register is faster for memory that is used again and again, and the only way for
+// memory that is unmapped while the agent is open.
+//
 // # Failures
 //
 // Connections are made when they are needed, a few at a time. When one ends, its reads and writes are repeated, on

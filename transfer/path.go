@@ -33,8 +33,7 @@ const (
 	windowBytes = 4 << 20          // at a device for one peer, if more than one piece
 )
 
-// path is a peer as one device of the agent reaches it: by one connection at a time. The agent's mutex guards
-// it.
+// path is a peer as one device of the agent reaches it: by one connection at a time. The agent's mutex guards it.
 type path struct {
 	peer     *Peer
 	own      *localDevice
@@ -126,7 +125,8 @@ func (p *path) release() {
 	}
 }
 
-// start chooses device and address, which are those of a connected path if its own have failed, and has the engine's goroutine dial.
+// start chooses device and address, those of a connected path if its own have failed, and has the engine's
+// goroutine dial.
 func (p *path) start() {
 	p.dev, p.target, p.active = p.own, p.peer.addr, [levels]bool{}
 	acc, devices := &p.peer.reached, p.peer.agent.devices

@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"unsafe"
 
+	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/mmap"
 )
 
@@ -22,6 +22,8 @@ type Segment struct {
 	maps   []*mmap.Map
 	record *record // as the directory has it
 	inUse  int     // items that have not ended
+	cached bool    // in Agent.cache, and not in Agent.segments
+	place  fifo.Node[*Segment]
 }
 
 // Register registers memory with all devices of the agent, and publishes it by the name, which has up
@@ -43,26 +45,13 @@ func (a *Agent) Register(name string, mem []byte, perm mmap.Permission) (*Segmen
 	case name != "" && perm&remotePermissions == 0:
 		return fail(fmt.Errorf("%w: no peer could use it; give it a permission such as mmap.RemoteRead", ErrPermission))
 	}
-	s := &Segment{agent: a, name: name, mem: mem, perm: perm, first: uintptr(unsafe.Pointer(unsafe.SliceData(mem)))}
-	s.record = &record{Size: uint64(len(mem)), Perm: uint8(perm & remotePermissions), Devices: uint8(len(a.devices))}
-	copy(s.record.Name[:], name)
-	for i, d := range a.devices {
-		m, err := mmap.Register(d.device, mem, perm)
-		if err != nil {
-			return fail(errors.Join(err, s.release()))
-		}
-		s.maps = append(s.maps, m)
-		if s.record.Perm != 0 {
-			k := &s.record.Keys[i]
-			if k.Key, err = m.ExportKey(d.rdma.PD()); err != nil {
-				return fail(errors.Join(err, s.release()))
-			}
-			k.Addr = m.Addr()
-		}
+	s, err := a.newSegment(name, mem, perm)
+	if err != nil {
+		return fail(err)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	err := a.closed
+	err = a.closed
 	at, _ := slices.BinarySearchFunc(a.segments, s, byAddress)
 	under, exists := slices.BinarySearchFunc(a.names, s.record, byName)
 	switch {
@@ -83,6 +72,28 @@ func (a *Agent) Register(name string, mem []byte, perm mmap.Permission) (*Segmen
 	if name != "" {
 		a.names = slices.Insert(a.names, under, s.record)
 		writeDirectory(a.directory.mem, a.names)
+	}
+	return s, nil
+}
+
+// newSegment registers memory with all devices.
+func (a *Agent) newSegment(name string, mem []byte, perm mmap.Permission) (*Segment, error) {
+	s := &Segment{agent: a, name: name, mem: mem, perm: perm, first: firstByte(mem)}
+	s.record = &record{Size: uint64(len(mem)), Perm: uint8(perm & remotePermissions), Devices: uint8(len(a.devices))}
+	copy(s.record.Name[:], name)
+	for i, d := range a.devices {
+		m, err := mmap.Register(d.device, mem, perm)
+		if err != nil {
+			return nil, errors.Join(err, s.release())
+		}
+		s.maps = append(s.maps, m)
+		if s.record.Perm != 0 {
+			k := &s.record.Keys[i]
+			if k.Key, err = m.ExportKey(d.rdma.PD()); err != nil {
+				return nil, errors.Join(err, s.release())
+			}
+			k.Addr = m.Addr()
+		}
 	}
 	return s, nil
 }
@@ -124,7 +135,7 @@ func (s *Segment) release() (err error) {
 
 // find returns the segment that a slice is part of, and where it begins there. The lock is held.
 func (a *Agent) find(slice []byte) (*Segment, int, error) {
-	first := uintptr(unsafe.Pointer(unsafe.SliceData(slice)))
+	first := firstByte(slice)
 	at, exact := slices.BinarySearchFunc(a.segments, first, func(s *Segment, first uintptr) int { return cmp.Compare(s.first, first) })
 	if !exact {
 		at--

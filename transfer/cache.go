@@ -1,0 +1,105 @@
+package transfer
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"unsafe"
+
+	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/mmap"
+)
+
+// cache is memory that was registered because an item needed it. The agent's mutex guards it.
+type cache struct {
+	segments []*Segment          // by address, then by size; they may overlap
+	idle     fifo.List[*Segment] // those that no item uses, the least recently used first
+}
+
+// find returns an entry that a slice is part of, if it finds one. The latest that begins at or before the slice is
+// asked: in overlapping ones the slice may be registered again.
+func (c *cache) find(slice []byte) *Segment {
+	first := firstByte(slice)
+	after, _ := slices.BinarySearchFunc(c.segments, first, func(s *Segment, first uintptr) int {
+		return cmp.Or(cmp.Compare(s.first, first), -1)
+	})
+	if after > 0 && first+uintptr(len(slice)) <= c.segments[after-1].end() {
+		return c.segments[after-1]
+	}
+	return nil
+}
+
+func (c *cache) add(s *Segment) {
+	at, _ := slices.BinarySearchFunc(c.segments, s, func(s, t *Segment) int {
+		return cmp.Or(byAddress(s, t), cmp.Compare(len(s.mem), len(t.mem)))
+	})
+	c.segments = slices.Insert(c.segments, at, s)
+}
+
+// hold finds the slices of items in the cache, and registers those that are nowhere. On success they stay until
+// letGo. The lock is held, but not while memory is registered.
+func (a *Agent) hold(items []item) (failed int, err error) {
+	for i := range items {
+		it := &items[i]
+		if len(it.slice) == 0 {
+			continue
+		}
+		if _, _, err = a.find(it.slice); err == nil {
+			continue
+		}
+		s := a.cache.find(it.slice)
+		if s != nil {
+			a.counters.CacheHits++
+		} else if s, err = a.fill(it.slice); err != nil {
+			return i, err
+		}
+		a.cache.idle.Remove(&s.place)
+		s.inUse++
+		it.local, it.localAt = s, int(firstByte(it.slice)-s.first)
+	}
+	return 0, nil
+}
+
+// letGo notes that an item does not use a segment any more.
+func (a *Agent) letGo(s *Segment) {
+	if s.inUse--; s.inUse == 0 && s.cached {
+		a.cache.idle.Push(&s.place)
+	}
+}
+
+// fill registers a slice, in place of what was not used for long. It unlocks the agent meanwhile.
+func (a *Agent) fill(slice []byte) (*Segment, error) {
+	a.counters.CacheMisses++
+	var evicted []*Segment
+	for c := &a.cache; c.idle.Len() > 0 && (len(c.segments) >= a.cfg.CacheEntries || a.counters.CacheBytes+uint64(len(slice)) > uint64(a.cfg.CacheBytes)); {
+		old := c.idle.Pop().Value
+		c.segments = slices.DeleteFunc(c.segments, func(s *Segment) bool { return s == old })
+		a.counters.CacheEvictions++
+		a.counters.CacheBytes -= uint64(len(old.mem))
+		evicted = append(evicted, old)
+	}
+	a.mu.Unlock()
+	var err error
+	for _, old := range evicted {
+		err = errors.Join(err, old.release())
+	}
+	s, failed := a.newSegment("", slice, mmap.LocalReadWrite)
+	err = errors.Join(err, failed)
+	a.mu.Lock()
+	if err == nil {
+		err = a.closed
+	}
+	if err != nil {
+		if failed == nil {
+			err = errors.Join(err, s.release())
+		}
+		return nil, fmt.Errorf("register %d bytes in the cache: %w", len(slice), err)
+	}
+	s.cached, s.place.Value = true, s
+	a.cache.add(s)
+	a.counters.CacheBytes += uint64(len(slice))
+	return s, nil
+}
+
+func firstByte(slice []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(slice))) }
