@@ -253,7 +253,7 @@ func TestNewReceiverRefusals(t *testing.T) {
 	for _, c := range []struct {
 		ctx     rdma.Context
 		n, size int
-	}{{nil, 1, 1}, {r.b, 0, 1}, {r.b, 1 << 60, 1}, {r.b, 1, 0}, {r.b, 2, math.MaxInt / 2}} {
+	}{{nil, 1, 1}, {r.b, 0, 1}, {r.b, math.MaxInt, 1}, {r.b, 1, 0}, {r.b, 2, math.MaxInt / 2}} {
 		_, err := await.NewReceiver(c.ctx, c.n, c.size)
 		require.ErrorIs(t, err, await.ErrInvalid)
 	}

@@ -86,7 +86,7 @@ func TestSendAndReceive(t *testing.T) {
 				assert.Equal(t, rdma.ReceivedSendImm, got.Opcode())
 				value, ok := got.Imm()
 				assert.True(t, ok)
-				assert.EqualValues(t, 0xdeadbeef, value)
+				assert.Equal(t, uint32(0xdeadbeef), value)
 				same(t, want, got.Destination().AppendBytes(nil))
 
 				require.NoError(t, send.Free())

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"testing"
 	"time"
@@ -234,7 +235,7 @@ func TestReceivePerConnectionRefusals(t *testing.T) {
 		"n":    c.ReceivePerConnection(0, 8, f),
 		"many": c.ReceivePerConnection(1<<16+1, 8, f),
 		"size": c.ReceivePerConnection(1, -1, f),
-		"all":  c.ReceivePerConnection(2, 1<<62, f),
+		"all":  c.ReceivePerConnection(2, math.MaxInt/2, f),
 	} {
 		assert.ErrorIs(t, err, rdma.ErrRange, name)
 		assert.ErrorContains(t, err, `context "rdma"`)

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -47,7 +48,7 @@ func TestXRC(t *testing.T) {
 }
 
 func TestUnknown(t *testing.T) {
-	for _, op := range []verbs.Opcode{-1, verbs.OpAtomicWrite + 1, 31, 32, 1 << 40} {
+	for _, op := range []verbs.Opcode{-1, verbs.OpAtomicWrite + 1, 31, 32, math.MaxInt} {
 		err := CheckRequest(verbs.RC, op, 0)
 		require.ErrorIs(t, err, verbs.ErrInvalid)
 		assert.ErrorContains(t, err, "unknown operation")

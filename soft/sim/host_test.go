@@ -165,7 +165,7 @@ func TestCrashIsNoticedWhileIdle(t *testing.T) {
 		x := newServer(s)
 		idle := newSender(s, "idle", x.addr(), 5*time.Minute)
 		s.RunUntil(func() bool { return len(x.qpns) == 1 }, time.Second)
-		s.Run(time.Duration(s.Rand().IntN(int(5 * time.Second))))
+		s.Run(time.Duration(s.Rand().Int64N(int64(5 * time.Second))))
 		idle.host.Crash()
 		s.RunUntil(func() bool { return len(x.failed) == 1 }, 10*time.Second)
 		require.ErrorIs(s, x.failed[0], rdma.ErrRetryExceeded)

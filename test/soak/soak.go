@@ -30,7 +30,7 @@ const Variable = "VERBENA_SOAK"
 // Rounds returns the number of repetitions: moment in make test, full in make soak-tests.
 func Rounds(t testing.TB, short, full int) int {
 	t.Helper()
-	n := int(scale(t, float64(short), float64(full)))
+	n := int(min(scale(t, float64(short), float64(full)), math.MaxInt/2+1))
 	t.Logf("soak: %d rounds (make test: %d, make soak-tests: %d)", n, short, full)
 	return n
 }

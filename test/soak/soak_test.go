@@ -2,6 +2,7 @@ package soak
 
 import (
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -20,7 +21,7 @@ func TestSoakFactor(t *testing.T) {
 		"2.5":  {2500, 150 * time.Second, true},
 		"0.1":  {100, 6 * time.Second, true},
 		"1e-9": {20, time.Second, true},
-		"1e40": {1 << 62, 1 << 62, true},
+		"1e40": {math.MaxInt/2 + 1, 1 << 62, true},
 	} {
 		t.Setenv(Variable, text)
 		assert.Equal(t, want.rounds, Rounds(t, 20, 1000), "%q", text)

@@ -2,6 +2,7 @@ package receiving
 
 import (
 	"errors"
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -205,6 +206,7 @@ func TestPossible(t *testing.T) {
 	require.True(t, Possible(1, 0))
 	require.True(t, Possible(1<<20, 4096))
 	require.False(t, Possible(1, -1))
-	require.False(t, Possible(1, 1<<31))
-	require.False(t, Possible(1<<62, 100))
+	large := uint(1 << 31)
+	require.False(t, Possible(1, int(large)))
+	require.False(t, Possible(math.MaxInt/2, 100))
 }

@@ -320,7 +320,8 @@ func TestOnDemandInFreeMemory(t *testing.T) {
 			objects[i] = nil
 		}
 		runtime.GC()
-		all := unsafe.Slice((*byte)(unsafe.Add(nil, 4096)), 1<<47-4096)
+		length := uint64(1<<47 - 4096) // no constant, which an int of 32 bits cannot hold
+		all := unsafe.Slice((*byte)(unsafe.Add(nil, 4096)), length)
 		yMR := must(y.dev.DefaultPD().(cverbs.PD).RegMRAt(all, 4096, rights, true))
 		xMR := must(x.dev.DefaultPD().(cverbs.PD).RegMRAt(all, 4096, rights, true))
 		at := func(mr verbs.MR, n int) (e verbs.SGE) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"math"
 	"net"
 	"net/netip"
 	"os"
@@ -404,7 +405,7 @@ func TestHostileClients(t *testing.T) {
 	}{
 		"another message":        {[]control.Message{&control.Begin{}}, "received begin, want request"},
 		"memory beyond bounds":   {[]control.Message{request(func(p *plan.Plan) { p.Sizes = []int{1 << 29} })}, "bytes of memory"},
-		"size beyond bounds":     {[]control.Message{request(func(p *plan.Plan) { p.Sizes = []int{1 << 40} })}, "size"},
+		"size beyond bounds":     {[]control.Message{request(func(p *plan.Plan) { p.Sizes = []int{math.MaxInt} })}, "size"},
 		"a negative size":        {[]control.Message{request(func(p *plan.Plan) { p.Sizes = []int{-8} })}, "size"},
 		"connections":            {[]control.Message{request(func(p *plan.Plan) { p.Connections = 1 << 30 })}, "connections"},
 		"no engines":             {[]control.Message{request(func(p *plan.Plan) { p.Engines = 0 })}, "engines"},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -340,7 +341,7 @@ func TestLimit(t *testing.T) {
 
 func TestLimiter(t *testing.T) {
 	assert.Equal(t, 77, NewLimiter(0).piece(77))
-	require.NoError(t, NewLimiter(0).wait(t.Context(), 1<<40))
+	require.NoError(t, NewLimiter(0).wait(t.Context(), math.MaxInt))
 	l := NewLimiter(1 << 20)
 	assert.Equal(t, 1<<20/20, l.piece(1<<20))
 	require.NoError(t, l.wait(t.Context(), 1<<30))

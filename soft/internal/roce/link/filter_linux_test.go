@@ -237,7 +237,7 @@ func TestDropCountWraps(t *testing.T) {
 	for _, now := range []uint32{5, 1<<32 - 1, 3} {
 		c.note(now)
 	}
-	assert.EqualValues(t, 1<<32+3, c.total)
+	assert.EqualValues(t, uint64(1<<32+3), c.total)
 }
 
 // Packets that a full buffer drops are counted, too.

@@ -69,7 +69,7 @@ func TestOldReadsThatWereNotExecuted(t *testing.T) {
 // written to the word since. One that was not executed is not answered.
 func TestRepeatedAtomicWrites(t *testing.T) {
 	t.Parallel()
-	const later = 0x0807060504030201
+	const later uint64 = 0x0807060504030201
 	for _, c := range []struct {
 		name     string
 		change   func(p *wire.Packet)

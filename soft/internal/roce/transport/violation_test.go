@@ -508,7 +508,8 @@ func TestUnknownOpcodeOutOfTurn(t *testing.T) {
 // A write longer than 2^31 bytes is refused before its memory is checked, even if a region
 // were long enough; an unreliable connection drops it.
 func TestLongestWrite(t *testing.T) {
-	mem := make([]byte, 1<<31+1) // of which only the beginning is touched
+	length := uint64(1<<31 + 1)
+	mem := make([]byte, length) // of which only the beginning is touched
 	for _, kind := range []verbs.QPType{verbs.RC, verbs.UC} {
 		for total, taken := range map[uint32]bool{1 << 31: true, 1<<31 + 1: false} {
 			r := newRig(t, options{kind: kind})
