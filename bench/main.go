@@ -21,6 +21,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/bench/internal/chart"
 	"github.com/verbena-rdma/verbena/bench/internal/compare"
+	"github.com/verbena-rdma/verbena/bench/internal/links"
 	"github.com/verbena-rdma/verbena/bench/internal/measure"
 	"github.com/verbena-rdma/verbena/bench/internal/overhead"
 	"github.com/verbena-rdma/verbena/bench/internal/peers"
@@ -53,6 +54,7 @@ var commands = []struct {
 	{"srd", "SRD and RC through the verbs, both ends in one process, and on one goroutine if there is one peer: rate, bandwidth, round trip; then SRD relative to RC", own("srd", srdScenes)},
 	{"overhead", "what an operation costs above the adapter: a C loop, package verbs, package rdma and package await over a library that completes at once", overhead.Run},
 	{"sim", "thousands of simulated hosts: the simulator's speed, many senders to one receiver", simulation.Run},
+	{"links", "batches of package transfer over two cables, beside one; and when one is cut, as root", links.Run},
 	{"peers", "Verbena beside UCX, libfabric and perftest; package rsocket beside TCP; verbena send beside scp", peers.Run},
 	{"compare", "two versions of the SDK, or two sets of reports of verbena perf", compare.Run},
 	{"plot", "draws reports of verbena perf", chart.Run},

@@ -48,6 +48,7 @@ func TestMeasurements(t *testing.T) {
 		"no connections":      {"scale", "-connections", "0"},
 		"arguments":           {"srd", "more"},
 		"compare":             {"compare"},
+		"links":               {"links", "-rounds", "0"},
 		"overhead":            {"overhead", "-rounds", "0"},
 		"peers":               {"peers", "-rounds", "0"},
 		"plot":                {"plot"},
