@@ -99,7 +99,7 @@ var sentinels = map[string]map[string]error{
 	"transfer": {
 		"ErrInvalid": transfer.ErrInvalid, "ErrRange": transfer.ErrRange, "ErrPermission": transfer.ErrPermission,
 		"ErrInUse": transfer.ErrInUse, "ErrClosed": transfer.ErrClosed, "ErrNotRegistered": transfer.ErrNotRegistered,
-		"ErrNoSegment": transfer.ErrNoSegment, "ErrExists": transfer.ErrExists, "ErrStale": transfer.ErrStale,
+		"ErrNoSegment": transfer.ErrNoSegment, "ErrNoAgent": transfer.ErrNoAgent, "ErrOldEntry": transfer.ErrOldEntry, "ErrExists": transfer.ErrExists, "ErrStale": transfer.ErrStale,
 		"ErrUnknown": transfer.ErrUnknown, "ErrCanceled": transfer.ErrCanceled, "ErrNotSent": transfer.ErrNotSent,
 		"ErrPending": transfer.ErrPending, "ErrProtocol": transfer.ErrProtocol,
 	},
