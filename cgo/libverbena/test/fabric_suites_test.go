@@ -137,7 +137,7 @@ func migration(t *testing.T) (rows []row) {
 // mpich is a ping-pong of two processes. NetPIPE compares no data, but needs each message.
 func mpich() []row {
 	return []row{{
-		program: "NPmpich2", local: true, prints: "65539 bytes", client: "mpirun.mpich -np 2 NPmpich2 -u 65536 -o /dev/null",
+		limit: 10 * time.Minute, program: "NPmpich2", local: true, prints: "65539 bytes", client: "mpirun.mpich -np 2 NPmpich2 -u 65536 -o /dev/null",
 		env: ucxDevice,
 	}}
 }
