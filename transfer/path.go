@@ -137,7 +137,7 @@ func (p *path) start() {
 		p.dev = devices[i]
 	}
 	for _, other := range p.peer.paths {
-		if other.state == pathReady && (p.tries > 0 || p.own.dead != nil) {
+		if other.state == pathReady && (p.fenced != nil || p.own.dead != nil) {
 			p.dev, p.target = other.dev, acc.Addrs[other.Device].addrPort().String()
 		}
 	}

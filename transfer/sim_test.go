@@ -113,7 +113,7 @@ func (n *node) run(ctx context.Context, dev verbs.Device) (err error) {
 	n.host.Go(func() { n.takeNotes(a) })
 	n.host.Sleep(100 * time.Millisecond) // until the packets of an earlier start have arrived
 	if n.second != nil && n.host.Starts() > 1 {
-		n.host.Sleep(10 * time.Second) // also at one device that pauses, while the other one would answer
+		n.host.Sleep(10 * time.Second) // or have waited for a device that pauses; the other one answers meanwhile
 	}
 	peers := make([]*Peer, len(n.all))
 	knows := make([]known, len(n.all))
@@ -271,7 +271,7 @@ func (n *node) batch(ctx context.Context, a *Agent, k *known, local []byte) {
 			k.unsure -= min(k.unsure, original-k.counter)
 		}
 		if n.second == nil {
-			k.unsure = 0 // a connection by another device does not end those that are on their way
+			k.unsure = 0 // the connection before has ended; with two devices it can go on, and wait at one that pauses
 		}
 		k.counter, k.counted = original+1, true
 	} else if errors.Is(err, ErrUnknown) {
@@ -526,7 +526,7 @@ func TestDeviceFails(t *testing.T) {
 			}
 		})
 		s.RunUntil(func() bool { return ended }, 2*time.Minute)
-		s.Run(3 * time.Second)
+		s.Run(15 * time.Second) // until what was sent to a device that pauses has arrived
 		last := make([]byte, len(memory))
 		pattern(last, 1, 7)
 		require.True(s, bytes.Equal(last, memory), "the memory there is not what was written last")
