@@ -58,6 +58,9 @@ func (d *Description) String() string {
 	t.row(1, "driver", "%s", d.Driver)
 	t.row(1, "firmware", "%s", d.Attr.FirmwareVersion)
 	t.row(1, "node GUID", "%016x", d.Attr.NodeGUID)
+	if d.Attr.NUMANode >= 0 {
+		t.row(1, "NUMA node", "%d", d.Attr.NUMANode)
+	}
 	for i := range d.Ports {
 		t.port(i+1, &d.Ports[i])
 	}

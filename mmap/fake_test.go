@@ -19,6 +19,7 @@ type fakeDevice struct {
 	verbs.Device
 	name string
 	pd   *fakePD
+	node int // NUMA
 }
 
 type fakePD struct {
@@ -70,7 +71,10 @@ func newDevice(name string) *fakeDevice {
 	return d
 }
 
-func (d *fakeDevice) Name() string               { return d.name }
+func (d *fakeDevice) Name() string { return d.name }
+func (d *fakeDevice) Query() (verbs.DeviceAttr, error) {
+	return verbs.DeviceAttr{NUMANode: d.node}, nil
+}
 func (d *fakeDevice) DefaultPD() verbs.PD        { return d.pd }
 func (d *fakeDevice) AllocPD() (verbs.PD, error) { return &fakePD{dev: d, registered: 1000}, nil }
 func (p *fakePD) Device() verbs.Device           { return p.dev }

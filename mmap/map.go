@@ -26,6 +26,9 @@ type Config struct {
 	// Prefault brings in all pages of memory that New allocates, so that later none has to be, and a lack of
 	// memory is an error of New: it matches syscall.ENOMEM or EFAULT.
 	Prefault bool
+	// Near asks Linux for pages of the NUMA node of the device (verbs.DeviceAttr.NUMANode) while that has some. It
+	// is for memory that New allocates, and has no effect where the node is not known.
+	Near bool
 	// DMABuf is memory of another device, such as a GPU. Such a Map has no Bytes. Nil: the Map
 	// uses Memory, or allocates.
 	DMABuf *DMABuf
@@ -135,8 +138,8 @@ func create(dev verbs.Device, cfg Config) (*Map, error) {
 	switch {
 	case cfg.DMABuf != nil && (cfg.Memory != nil || cfg.Size != 0):
 		return nil, fmt.Errorf("%w: both a dma-buf and other memory or a size are given; leave one out", ErrInvalid)
-	case (cfg.Pages != SystemPages || cfg.Prefault) && (cfg.Memory != nil || cfg.DMABuf != nil):
-		return nil, fmt.Errorf("%w: Pages and Prefault are for memory that is allocated, and other memory is given", ErrInvalid)
+	case (cfg.Pages != SystemPages || cfg.Prefault || cfg.Near) && (cfg.Memory != nil || cfg.DMABuf != nil):
+		return nil, fmt.Errorf("%w: Pages, Prefault and Near are for memory that is allocated, and other memory is given", ErrInvalid)
 	case cfg.DMABuf != nil:
 		err = m.useDMABuf(*cfg.DMABuf)
 	case cfg.Memory == nil && cfg.Size < 1:

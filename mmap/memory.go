@@ -40,6 +40,11 @@ const (
 // allocateFor allocates memory that suits a device.
 func allocateFor(dev verbs.Device, cfg *Config) (mem []byte, free func() error, err error) {
 	mem, free, err = allocatePages(dev, cfg)
+	if err == nil && cfg.Near {
+		if attr, err := dev.Query(); err == nil && attr.NUMANode >= 0 {
+			prefer(mem, attr.NUMANode)
+		}
+	}
 	if err == nil && (cfg.Prefault || cfg.Pages == HugePages) {
 		if err = prefault(mem); err != nil {
 			return nil, nil, errors.Join(fmt.Errorf("allocate %d bytes: bring in their pages: %w", cfg.Size, err), free())

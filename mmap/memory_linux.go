@@ -44,6 +44,18 @@ func allocateHuge(size int, pages Pages) (mem []byte, free func() error, err err
 	}, nil
 }
 
+// prefer asks for pages of a NUMA node, for those that are not there yet (mbind(2)). A kernel that refuses has others.
+func prefer(mem []byte, node int) {
+	const preferred = 1 // MPOL_PREFERRED
+	var nodes [1024 / 64]uint64
+	if node >= 64*len(nodes) {
+		return
+	}
+	nodes[node/64] = 1 << (node % 64)
+	first := unsafe.Pointer(unsafe.SliceData(mem))
+	_, _, _ = unix.Syscall6(unix.SYS_MBIND, uintptr(first), uintptr(len(mem)), preferred, uintptr(unsafe.Pointer(&nodes)), uintptr(64*len(nodes)), 0)
+}
+
 func prefault(mem []byte) error {
 	err := unix.Madvise(mem, unix.MADV_POPULATE_WRITE)
 	if err == unix.EINVAL { // before Linux 5.14

@@ -43,6 +43,23 @@ func TestPrefault(t *testing.T) {
 	assert.Equal(t, make([]byte, 10_000), mem)
 }
 
+func TestNear(t *testing.T) {
+	dev := newDevice("fake0")
+	for _, node := range []int{-1, 0, 1 << 30} {
+		dev.node = node
+		m, err := New(dev, Config{Size: 10_000, Near: true})
+		require.NoError(t, err)
+		var policy int32
+		_, _, errno := unix.Syscall6(unix.SYS_GET_MEMPOLICY, uintptr(unsafe.Pointer(&policy)), 0, 0, uintptr(m.Addr()), 2, 0) // MPOL_F_ADDR
+		if errno == unix.EPERM || errno == unix.ENOSYS {
+			t.Skip("the kernel, or the container, has no memory policies:", errno)
+		}
+		require.Zero(t, errno)
+		assert.Equal(t, node == 0, policy == 1, "policy %d for node %d", policy, node) // MPOL_PREFERRED
+		require.NoError(t, m.Close())
+	}
+}
+
 func TestTransparentHugePages(t *testing.T) {
 	m, err := New(newDevice("fake0"), Config{Size: hugePage + 1, Pages: TransparentHugePages})
 	require.NoError(t, err)
@@ -64,6 +81,7 @@ func TestPagesRefused(t *testing.T) {
 		{Config{Size: 1, Pages: -1}, ErrInvalid, "Pages is -1"},
 		{Config{Memory: make([]byte, 1), Pages: TransparentHugePages}, ErrInvalid, "allocated"},
 		{Config{Memory: make([]byte, 1), Prefault: true}, ErrInvalid, "allocated"},
+		{Config{Memory: make([]byte, 1), Near: true}, ErrInvalid, "allocated"},
 	} {
 		_, err := New(dev, c.cfg)
 		require.ErrorIs(t, err, c.want)

@@ -126,6 +126,7 @@ func (d *device) readAttr() error {
 		Atomics:            a.atomic_cap != C.IBV_ATOMIC_NONE,
 		AtomicsGlobal:      a.atomic_cap == C.IBV_ATOMIC_GLOB,
 		Invalidation:       a.device_cap_flags&C.IBV_DEVICE_MEM_MGT_EXTENSIONS != 0,
+		NUMANode:           numaNode(d.sysfs),
 	}
 	if a.max_mw > 0 {
 		d.attr.MaxMW = int(a.max_mw)

@@ -30,6 +30,15 @@ func interfaceOf(device string, port int) string {
 	return ""
 }
 
+// numaNode is the NUMA node of a device; -1: not known.
+func numaNode(device string) int {
+	b, err := os.ReadFile(filepath.Join(device, "device", "numa_node"))
+	if node, bad := strconv.Atoi(strings.TrimSpace(string(b))); err == nil && bad == nil {
+		return node
+	}
+	return -1
+}
+
 // words are the counters whose unit is 4 bytes.
 var words = []string{"port_rcv_data", "port_xmit_data"}
 

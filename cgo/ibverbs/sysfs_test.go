@@ -27,3 +27,13 @@ func TestReadCounters(t *testing.T) {
 		{Name: "watermark_qps", Value: 4, Gauge: true, Port: 1},
 	}, readCounters(nil, folder, 1))
 }
+
+func TestNUMANode(t *testing.T) {
+	folder := t.TempDir()
+	require.Equal(t, -1, numaNode(folder))
+	require.NoError(t, os.Mkdir(filepath.Join(folder, "device"), 0o700))
+	for text, node := range map[string]int{"1\n": 1, "-1\n": -1, "": -1, "one\n": -1} {
+		require.NoError(t, os.WriteFile(filepath.Join(folder, "device", "numa_node"), []byte(text), 0o600))
+		require.Equal(t, node, numaNode(folder))
+	}
+}

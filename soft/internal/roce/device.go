@@ -252,6 +252,7 @@ func (d *Device) Query() (verbs.DeviceAttr, error) {
 		CMPathMTU:          true,
 		CompletionFields:   completionFields,
 		ClockFrequency:     uint64(time.Second), // nanoseconds
+		NUMANode:           -1,
 		SRD:                d.srdAttr(),
 	}, nil
 }
