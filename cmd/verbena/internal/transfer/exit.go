@@ -12,7 +12,7 @@ import (
 	"github.com/verbena-rdma/verbena/internal/interrupt"
 )
 
-// The exit codes, which docs/transfer.md explains. A signal gives 128 plus its number.
+// The exit codes, which docs/send.md explains. A signal gives 128 plus its number.
 const (
 	exitOK         = 0
 	exitFailure    = 1 // anything else

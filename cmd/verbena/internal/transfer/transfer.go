@@ -1,5 +1,5 @@
 // Package transfer implements the commands verbena send and verbena receive: their flags,
-// output and exit codes. docs/transfer.md describes them for users.
+// output and exit codes. docs/send.md describes them for users.
 package transfer
 
 import (
