@@ -4,7 +4,7 @@
 //
 //	expvar.Publish("rdma", expvar.Func(func() any { return connections.Counters() }))
 //
-// The devices of [Device], and the contexts and stacks of packages rdma and rsocket, are a [Source].
+// The devices of [Device], and the contexts, stacks and agents of packages rdma, rsocket and transfer, are a [Source].
 // metrics/prometheus, a module of its own, collects them for Prometheus, and [Serve] for the command
 // verbena stat.
 package metrics
@@ -26,11 +26,11 @@ type Source interface {
 	Metrics(each bool) iter.Seq[Object]
 }
 
-// Object is the counters of a device, a context, a connection, a stack or a stream.
+// Object is the counters of a device, a context, a connection, a stack, a stream or an agent.
 type Object struct {
-	Kind     string          // "device", "context", "connection", "stack" or "stream"
+	Kind     string          // "device", "context", "connection", "stack", "stream" or "agent"
 	Name     string          `json:",omitempty"` // the device's or context's; a stack's device; the number of a connection
-	Device   string          `json:",omitempty"` // that it uses
+	Device   string          `json:",omitempty"` // that it uses; an agent's, with commas between
 	State    string          `json:",omitempty"` // of a context or connection
 	Path     string          `json:",omitempty"` // of the packets of a connection or stream: see verbs.Path
 	Local    string          `json:",omitempty"` // the address of this end
@@ -52,9 +52,9 @@ func (s source) Metrics(bool) iter.Seq[Object] {
 	}
 }
 
-// Totals are the devices, contexts and stacks of the sources, in the order in which they come, for
+// Totals are the devices, contexts, stacks and agents of the sources, in the order in which they come, for
 // exporters that show no connections. Of several with one kind, name and device there is one object:
-// the first of a device, whose counters all sources share; of contexts and stacks, the sum of the
+// the first of a device, whose counters all sources share; of the others, the sum of the
 // numbers and the longest of the times. So give each source once; a Stacks of package rsocket has its
 // stacks. Names are valid UTF-8.
 func Totals(sources ...Source) (list []Object) {

@@ -17,6 +17,7 @@ type Counters struct {
 	QueuePairs  uint64 `gauge:"queue_pairs" help:"connections in any state, or the endpoint of datagrams"`
 	Established uint64 `counter:"connections_established" help:"connections that have become Ready"`
 	Failed      uint64 `counter:"connections_failed" help:"connections that have failed"`
+	Ready       uint64 `gauge:"connections_ready" help:"connections that are Ready"`
 	verbs.QPCounters
 }
 
@@ -25,7 +26,7 @@ type Counters struct {
 // messages and bytes are those of requests and receives that have completed, and the rest is zero.
 func (c *parts) Counters() Counters {
 	sum, n := c.lanes.Counters()
-	return Counters{QueuePairs: uint64(n), Established: c.established.Load(), Failed: c.failures.Load(), QPCounters: sum}
+	return Counters{QueuePairs: uint64(n), Established: c.established.Load(), Failed: c.failures.Load(), Ready: uint64(c.ready.Load()), QPCounters: sum}
 }
 
 // Counters are the present counters of the connection. Any goroutine may call it, also after the

@@ -72,15 +72,17 @@ func TestCounters(t *testing.T) {
 
 			require.EqualValues(t, 1, r.a.ctx.Counters().QueuePairs)
 			require.EqualValues(t, 1, r.a.ctx.Counters().Established)
+			require.EqualValues(t, 1, r.a.ctx.Counters().Ready)
 			require.Equal(t, a.Counters().SentBytes, r.a.ctx.Counters().SentBytes)
 			objects := slices.Collect(r.a.ctx.Metrics(true))
 			require.Equal(t, []string{"context", "connection"}, []string{objects[0].Kind, objects[1].Kind})
 			require.Len(t, slices.Collect(r.a.ctx.Metrics(false)), 1)
 			require.NoError(t, a.Close())
+			require.Zero(t, r.a.ctx.Counters().Ready)
 			r.until("it has ended", func() bool { return r.a.ctx.Counters().QueuePairs+r.b.ctx.Counters().QueuePairs == 0 })
 			require.GreaterOrEqual(t, r.a.ctx.Counters().SentBytes, to[0].SentBytes)
 			require.GreaterOrEqual(t, r.b.ctx.Counters().SentBytes, to[1].SentBytes)
-			require.Zero(t, r.a.ctx.Counters().SendQueue)
+			require.Zero(t, r.a.ctx.Counters().SendQueue+r.b.ctx.Counters().Ready)
 			require.Len(t, slices.Collect(r.a.ctx.Metrics(true)), 1)
 		})
 	}

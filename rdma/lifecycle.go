@@ -222,6 +222,11 @@ func (conn *Connection) changed(was ConnectionState, err error) {
 		conn.setDialError(nil) // no further attempt: Err says why
 		c.failures.Add(1)
 	}
+	if state == Ready {
+		c.ready.Add(1)
+	} else if was == Ready {
+		c.ready.Add(-1)
+	}
 	conn.publish()
 	if conn.awaited && state != Connecting {
 		conn.awaited = false

@@ -48,6 +48,7 @@ type parts struct {
 	reports   reports
 
 	established, failures atomic.Uint64 // connections: see Counters
+	ready                 atomic.Int64
 
 	list  []part
 	quiet bool // the last pass left nothing to do but requests and completions

@@ -99,25 +99,10 @@ type Agent struct {
 	spare    *piece
 	incoming map[pathID]*incoming
 	absent   fifo.List[*incoming] // those without a connection, the latest last
+	pieces   int                  // cut and not ended
 	counters Counters
 	dialing  [2]int // paths; the second are those whose latest attempt has failed
 	toDial   [2]fifo.Queue[*path]
-}
-
-// Counters count what an agent has done since it was opened.
-type Counters struct {
-	Items    uint64 // that have ended
-	Failed   uint64 // of these
-	Bytes    uint64 // of items that succeeded
-	Repeated uint64 // pieces, because a connection had ended
-	Dials    uint64 // attempts to connect
-	Lost     uint64 // connections that ended by a failure
-	Refused  uint64 // requests and acceptances that broke the protocol
-
-	CacheHits      uint64 // slices that were found in the cache of Config.CacheBytes
-	CacheMisses    uint64 // slices that had to be registered for it
-	CacheEvictions uint64 // slices that were taken out of it
-	CacheBytes     uint64 // that it has at present
 }
 
 // Open opens an agent. It returns when the agent listens on all devices. Its errors match ErrInvalid
@@ -165,13 +150,6 @@ func Open(cfg Config) (*Agent, error) {
 
 // Addrs are the addresses at which other agents dial this one, by device.
 func (a *Agent) Addrs() []netip.AddrPort { return a.addrs }
-
-// Counters returns the present counters.
-func (a *Agent) Counters() Counters {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.counters
-}
 
 // Close ends all items that have not ended, with ErrClosed, all connections and all segments. It
 // returns when no device can touch the memory any more. Closing again does nothing.

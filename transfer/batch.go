@@ -168,6 +168,7 @@ func (a *Agent) Submit(b *Batch) (*Handle, error) {
 		return nil, fmt.Errorf("submit a batch of %d items: %w", len(h.items), err)
 	}
 	b.items = nil
+	a.counters.Pending += uint64(h.left)
 	for _, notes := range []bool{false, true} { // which are the last of their sub-batches
 		for i := range h.items {
 			if (h.items[i].op == rdma.OpWriteImm) == notes {
@@ -412,6 +413,7 @@ func (h *Handle) end(it *item, err error) {
 	}
 	it.sub = nil
 	c := &h.agent.counters
+	c.Pending--
 	if it.remote.keys == nil && it.op == rdma.OpRead { // a look-up is no item of the program's
 		c = &Counters{}
 	}
@@ -453,6 +455,7 @@ type piece struct {
 }
 
 func (a *Agent) newPiece() *piece {
+	a.pieces++
 	pc := a.spare
 	if pc == nil {
 		return &piece{}
@@ -466,6 +469,7 @@ func (a *Agent) pieceEnded(pc *piece, err error) {
 	it, h := pc.item, pc.sub.h
 	*pc = piece{next: a.spare}
 	a.spare = pc
+	a.pieces--
 	if err != nil {
 		it.fail(err)
 		it.cut = it.length() // the rest is not begun

@@ -101,7 +101,12 @@ func (n *node) run(ctx context.Context, dev verbs.Device) (err error) {
 	}
 	n.countDials()
 	n.agent = a
-	defer func() { err = errors.Join(err, a.Close()) }()
+	defer func() {
+		err = errors.Join(err, a.Close())
+		if c := a.Counters(); c.Peers+c.Pending+c.InFlight+c.ToRepeat+c.Dialling+c.DialsWaiting != 0 {
+			n.s.Errorf("%v: a closed agent has work left: %+v", n.host, c)
+		}
+	}()
 	if _, err = a.Register("slots", n.memory, all); err != nil {
 		return err
 	}
@@ -283,6 +288,7 @@ func (n *node) batch(ctx context.Context, a *Agent, k *known, local []byte) {
 		n.s.Errorf("%v: memory here changed after the end of its handle", n.host)
 	}
 	n.s.Sometimes(a.Counters().Repeated > 0, "a piece is repeated")
+	n.s.Sometimes(a.Counters().ToRepeat > 0, "a piece waits for another connection")
 	if h.Err() == nil {
 		n.done++
 	}

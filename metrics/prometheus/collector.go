@@ -3,7 +3,7 @@
 //
 //	registry.MustRegister(prometheus.New(metrics.Device(dev), stack))
 //
-// A metric is called verbena_, the kind of the object (device, context, stack), the name of the
+// A metric is called verbena_, the kind of the object (device, context, stack, agent), the name of the
 // counter, and its unit or total. The names of a device's counters are those of rxe and of mlx5 where
 // the meaning is the same, with the labels device and port of node_exporter's node_infiniband_*:
 //

@@ -23,6 +23,7 @@ import (
 	"github.com/verbena-rdma/verbena/metrics/prometheus"
 	"github.com/verbena-rdma/verbena/rsocket"
 	"github.com/verbena-rdma/verbena/soft"
+	"github.com/verbena-rdma/verbena/transfer"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -178,6 +179,25 @@ func TestConnectionsLeaveNoMetrics(t *testing.T) {
 	}
 	require.Equal(t, before, series())
 	require.EqualValues(t, n+1, value(b.scrape(), "verbena_stack_connections_dialled_total"))
+}
+
+// An agent of package transfer has metrics, in which promlint finds nothing, and so have the contexts of its devices.
+func TestAgent(t *testing.T) {
+	dev, err := soft.Open(soft.Config{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, dev.Close()) })
+	agent, err := transfer.Open(transfer.Config{Devices: []verbs.Device{dev}})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, agent.Close()) })
+	registry := client.NewPedanticRegistry()
+	registry.MustRegister(prometheus.New(agent))
+	problems, err := testutil.GatherAndLint(registry)
+	require.NoError(t, err)
+	require.Empty(t, problems)
+	n, err := testutil.GatherAndCount(registry, "verbena_agent_items_total", "verbena_agent_items_pending", "verbena_agent_item_bytes_total",
+		"verbena_context_connections_ready")
+	require.NoError(t, err)
+	require.Equal(t, 4, n)
 }
 
 // list is a source of fixed objects.

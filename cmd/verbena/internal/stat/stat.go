@@ -25,8 +25,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-const text = `Shows the devices, contexts, stacks and connections of running programs on the SDK, with their
-counters: what ss -ti and rdma statistic show of the kernel's. It sees programs of the same user, in
+const text = `Shows the devices, contexts, stacks, agents and connections of running programs on the SDK, with
+their counters: what ss -ti and rdma statistic show of the kernel's. It sees programs of the same user, in
 the same network namespace, that call metrics.Serve; verbena proxy does so with -stat. Counters
 that are zero are left out. Linux only.`
 
