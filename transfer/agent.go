@@ -32,7 +32,8 @@ type Config struct {
 	Depth int
 	// Piece is the most bytes that travel in one request. Zero: 256 KiB.
 	Piece int
-	// DialTimeout is how long an agent tries to connect to a peer. Zero: ten seconds.
+	// DialTimeout is how long an agent tries to connect to a peer, which may not have been started yet: Dial, and
+	// items that wait for a connection. Zero: ten seconds.
 	DialTimeout time.Duration
 	// CacheBytes is how much memory the agent keeps registered of what items use and Register was not called
 	// for; the least recently used goes first. More is registered while items need it. Zero: there is no such
@@ -51,6 +52,8 @@ type Config struct {
 func (c Config) withDefaults() (Config, error) {
 	if n := len(c.Devices); n < 1 || n > maxDevices {
 		return c, fmt.Errorf("%w: an agent has 1 to %d devices, not %d", ErrInvalid, maxDevices, n)
+	} else if slices.Contains(c.Devices, nil) {
+		return c, fmt.Errorf("%w: one of Config.Devices is nil", ErrInvalid)
 	}
 	c.MaxConnections, c.Depth, c.Piece = cmp.Or(c.MaxConnections, 256), cmp.Or(c.Depth, 64), cmp.Or(c.Piece, 256<<10)
 	c.CacheEntries = cmp.Or(c.CacheEntries, 1024)

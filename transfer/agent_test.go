@@ -252,6 +252,8 @@ func TestRefused(t *testing.T) {
 	require.ErrorIs(t, err, ErrInvalid)
 	_, err = Open(Config{})
 	require.ErrorIs(t, err, ErrInvalid)
+	_, err = Open(Config{Devices: []verbs.Device{nil}})
+	require.ErrorIs(t, err, ErrInvalid)
 	_, err = Open(Config{Devices: near.cfg.Devices, Depth: -1})
 	require.ErrorIs(t, err, ErrRange)
 	require.ErrorContains(t, err, "Config.Depth is -1, and can be 0 to 1024")
@@ -373,6 +375,23 @@ func TestEnds(t *testing.T) {
 	}
 }
 
+// Progress counts the pieces of an item that goes on.
+func TestProgress(t *testing.T) {
+	near := open(t, 1)
+	h := &Handle{agent: near, items: []item{{op: rdma.OpRead, pieces: 3, cut: 300, slice: make([]byte, 300), remote: &RemoteSegment{peer: &Peer{}}}}, left: 1, done: make(chan struct{})}
+	sub := &subBatch{h: h, first: -1, left: 1}
+	h.items[0].sub = sub
+	for i, err := range []error{nil, ErrUnknown, nil} {
+		near.mu.Lock()
+		near.pieceEnded(&piece{sub: sub, item: &h.items[0], length: 100}, err)
+		near.mu.Unlock()
+		items, n := h.Progress()
+		require.Equal(t, i/2, items)
+		require.EqualValues(t, []int{100, 100, 200}[i], n)
+	}
+	require.ErrorIs(t, h.Err(), ErrUnknown)
+}
+
 // Urgent work goes before what waits, and of two peers each gets its turn.
 func TestOrder(t *testing.T) {
 	ctx := testContext(t)
@@ -444,8 +463,11 @@ func TestNotes(t *testing.T) {
 	h := submit(t, near, &b)
 	require.Error(t, h.Wait(ctx))
 	require.ErrorIs(t, h.Item(0), ErrNotSent)
+	require.ErrorContains(t, h.Item(0), "item 0: note to "+far.Addrs()[0].String())
 	b.Note(nil, 1)
 	_, err = near.Submit(&b)
+	require.ErrorIs(t, err, ErrInvalid)
+	_, err = open(t, 1, func(c *Config) { c.Listen = "" }).Note(ctx) // would never come
 	require.ErrorIs(t, err, ErrInvalid)
 
 	short, cancel := context.WithTimeout(ctx, time.Millisecond)

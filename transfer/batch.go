@@ -134,10 +134,11 @@ type Handle struct {
 }
 
 // Submit begins a batch, and empties it. It does not wait, also if no connection exists, but registers memory that
-// the cache has not (Config.CacheBytes). If it fails, it has
-// begun nothing, and the batch is as before: an *ItemError matches ErrInvalid for memory of another agent's
-// peer, ErrRange, ErrPermission, ErrNotRegistered, ErrStale or ErrClosed. Submit allocates nothing for each
-// item.
+// the cache has not (Config.CacheBytes). It allocates nothing for each item.
+//
+// If it fails, it has begun nothing, and the batch is as before. An *ItemError names the first item that is wrong,
+// and matches ErrInvalid for memory of another agent's peer, ErrRange, ErrPermission, ErrNotRegistered, ErrStale or
+// ErrClosed. A segment that is not yet known to be stale, and all other failures, are errors of the Handle.
 func (a *Agent) Submit(b *Batch) (*Handle, error) {
 	if b.Priority < Background || b.Priority > Urgent {
 		return nil, fmt.Errorf("submit a batch with priority %d: %w: it can be %d (Background) to %d (Urgent)", b.Priority, ErrInvalid, Background, Urgent)
@@ -201,7 +202,7 @@ func (a *Agent) check(it *item) (err error) {
 	case s.stale:
 		return ErrStale
 	case it.length() == 0 || it.offset < 0 || it.offset > s.size-it.length():
-		return fmt.Errorf("%w: the segment has %d bytes", ErrRange, s.size)
+		return fmt.Errorf("%w: the segment has %d bytes, and an item at least one of them", ErrRange, s.size)
 	case it.atomic():
 		for _, k := range s.keys[:s.peer.reached.Devices] {
 			if at := k.Addr + uint64(it.offset); at%8 != 0 {
@@ -291,7 +292,7 @@ func (h *Handle) Err() error {
 // Len is the number of items.
 func (h *Handle) Len() int { return len(h.items) }
 
-// Progress is how many items have ended, and how many bytes the items have moved that succeeded.
+// Progress is how many items have ended, and how many bytes have been moved, also of items that go on or have failed.
 func (h *Handle) Progress() (items int, bytes int64) {
 	h.agent.mu.Lock()
 	defer h.agent.mu.Unlock()
@@ -422,7 +423,6 @@ func (h *Handle) end(it *item, err error) {
 		h.failed++
 		c.Failed++
 	} else {
-		h.bytes += int64(it.length())
 		c.Bytes += uint64(it.length())
 	}
 	if it.local != nil {
@@ -466,13 +466,15 @@ func (a *Agent) newPiece() *piece {
 
 // pieceEnded notes that no device has the piece any more, nor will have it. The lock is held.
 func (a *Agent) pieceEnded(pc *piece, err error) {
-	it, h := pc.item, pc.sub.h
+	it, h, length := pc.item, pc.sub.h, pc.length
 	*pc = piece{next: a.spare}
 	a.spare = pc
 	a.pieces--
 	if err != nil {
 		it.fail(err)
 		it.cut = it.length() // the rest is not begun
+	} else {
+		h.bytes += int64(length)
 	}
 	if it.pieces--; it.pieces == 0 && it.cut == it.length() {
 		h.end(it, nil)

@@ -38,15 +38,17 @@
 //
 // Connections are made when they are needed, a few at a time. When one ends, its reads and writes are repeated, on
 // the next connection to the peer or through another device, after a pause that grows while connections do not
-// last; a write only when the peer has confirmed that the old connection can no longer write. An atomic that the
-// device had fails with [ErrUnknown].
-// Items fail when no connection can be made within Config.DialTimeout.
+// last; a write only when the peer has confirmed that the old connection can no longer write. An atomic
+// that the device had fails with [ErrUnknown]. Items fail when no connection can be made within
+// Config.DialTimeout. That a peer has died is noticed when its connection fails, as package rdma says
+// (after some seconds); until then the items wait.
 //
 // When a program ends without [Agent.Close], its requests can be in a peer's device that stands still, and take effect
 // when that goes on, also after the program was started again: an agent cannot end connections of an earlier one.
 //
 // An agent has an epoch, which changes when it is opened again. A [RemoteSegment] of an earlier epoch
-// is not used: its items fail with [ErrStale].
+// is not used: its items fail with [ErrStale], at Submit or later. The Peer remains: look the segment up
+// there again.
 //
 // # Trust
 //

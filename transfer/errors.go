@@ -24,12 +24,12 @@ var (
 	ErrClosed = mmap.ErrClosed
 	// ErrNotRegistered: the slice of an item is not in memory that the agent has registered.
 	ErrNotRegistered = mmap.ErrNotRegistered
-	// ErrNoSegment: the peer publishes no segment of that name.
+	// ErrNoSegment: the peer publishes no segment of that name, or not yet: it can be reached before it calls Register.
 	ErrNoSegment = errors.New("no such segment")
 	// ErrExists: the agent has published a segment of that name.
 	ErrExists = mmap.ErrExists
 	// ErrStale: the peer's agent was opened again since the segment was looked up, or the peer
-	// publishes other memory by that name now. Look the segment up again.
+	// publishes other memory by that name now. Look the segment up again at the same Peer.
 	ErrStale = errors.New("the segment has been replaced; look it up again")
 	// ErrUnknown: the connection ended while the device had the item. Perhaps it has taken
 	// effect; unless it is a read, it still may until the peer's end of the connection has ended.
@@ -47,7 +47,7 @@ var (
 // ItemError is the error of one item of a batch.
 type ItemError struct {
 	Item    int            // its number in the batch, from 0
-	Op      rdma.Operation // what it does
+	Op      rdma.Operation // what it does; a note is an OpWriteImm
 	Peer    string         // the address that was dialled
 	Segment string         // of the peer
 	Offset  int            // in the segment
@@ -57,6 +57,9 @@ type ItemError struct {
 
 // Error names the item and what it was to do.
 func (e *ItemError) Error() string {
+	if e.Op == rdma.OpWriteImm {
+		return fmt.Sprintf("item %d: note to %s: %v", e.Item, e.Peer, e.Err)
+	}
 	return fmt.Sprintf("item %d: %v of %d bytes at offset %d of segment %q of %s: %v", e.Item, e.Op, e.Length, e.Offset, e.Segment, e.Peer, e.Err)
 }
 

@@ -23,8 +23,11 @@ type received struct {
 
 // Note waits for the next note of any agent, and returns it. What the items before it have written is in memory.
 // An agent whose program does not call Note has those wait that send it notes. The error matches the cause of ctx,
-// or ErrClosed.
+// ErrClosed, or ErrInvalid if the agent does not listen, so that no note can come.
 func (a *Agent) Note(ctx context.Context) (Note, error) {
+	if len(a.addrs) == 0 {
+		return Note{}, fmt.Errorf("wait for a note: %w: the agent does not listen; set Config.Listen", ErrInvalid)
+	}
 	select {
 	case n := <-a.notes:
 		_ = n.dev.engine.Do(func() { // the next one can come

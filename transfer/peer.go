@@ -30,7 +30,8 @@ type Peer struct {
 }
 
 // Dial connects to the agent that listens at HOST:PORT. It returns when one device of this agent is
-// connected; the others follow when there is work for them. Each call makes a Peer with connections of its own.
+// connected; the others follow when there is work for them. While nobody listens there, it tries again, until
+// Config.DialTimeout or the end of ctx. Each call makes a Peer with connections of its own.
 //
 // The error matches the cause of ctx, ErrInvalid, ErrClosed, ErrProtocol, or those of rdma.Connections.Dial.
 func (a *Agent) Dial(ctx context.Context, addr string) (*Peer, error) {
@@ -53,7 +54,7 @@ func (a *Agent) Dial(ctx context.Context, addr string) (*Peer, error) {
 	}
 	a.peers = append(a.peers, p)
 	a.mu.Unlock()
-	if _, err := p.Segments(ctx); err != nil {
+	if _, err := p.lookUp(ctx); err != nil {
 		p.Close()
 		return fail(err)
 	}
@@ -189,7 +190,7 @@ func (p *Peer) lost(path *path, err error) {
 		if p.connect() {
 			return
 		}
-		p.endWork(fmt.Errorf("no connection to the transfer agent at %s: %w", p.addr, err))
+		p.endWork(fmt.Errorf("no connection: %w", err))
 	}
 	if !p.connecting() {
 		for _, path := range p.paths {
@@ -288,7 +289,7 @@ func (s *RemoteSegment) retire() {
 // Segment looks up the segment of a name at the peer. It returns the same RemoteSegment as long as the memory is
 // the same. The error matches ErrNoSegment, ErrClosed, ErrProtocol, the cause of ctx, or is that of connecting.
 func (p *Peer) Segment(ctx context.Context, name string) (*RemoteSegment, error) {
-	all, err := p.Segments(ctx)
+	all, err := p.lookUp(ctx)
 	if err == nil {
 		if i := slices.IndexFunc(all, func(s *RemoteSegment) bool { return s.name == name }); i >= 0 {
 			return all[i], nil
@@ -301,6 +302,14 @@ func (p *Peer) Segment(ctx context.Context, name string) (*RemoteSegment, error)
 // Segments looks up all segments that the peer publishes, in the order of their names. Errors are as with Segment.
 // When ctx ends while a device reads, Segments returns when the device has ended.
 func (p *Peer) Segments(ctx context.Context) ([]*RemoteSegment, error) {
+	all, err := p.lookUp(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("look up the segments of the transfer agent at %s: %w", p.addr, err)
+	}
+	return all, nil
+}
+
+func (p *Peer) lookUp(ctx context.Context) ([]*RemoteSegment, error) {
 	size := headLen + 16*recordLen
 	for attempt := 1; ; attempt++ {
 		records, need, err := p.read(ctx, size)

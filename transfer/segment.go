@@ -57,7 +57,7 @@ func (a *Agent) Register(name string, mem []byte, perm mmap.Permission) (*Segmen
 	switch {
 	case err != nil:
 	case exists && name != "":
-		err = ErrExists
+		err = fmt.Errorf("%w: this agent publishes a segment of that name; close it first", ErrExists)
 	case len(a.names) == maxSegments && name != "":
 		err = fmt.Errorf("%w: an agent publishes at most %d segments", ErrRange, maxSegments)
 	case at > 0 && a.segments[at-1].end() > s.first:
@@ -141,7 +141,7 @@ func (a *Agent) find(slice []byte) (*Segment, int, error) {
 		at--
 	}
 	if at < 0 || first+uintptr(len(slice)) > a.segments[at].end() {
-		return nil, 0, fmt.Errorf("%w: the slice of %d bytes here; call Register first", ErrNotRegistered, len(slice))
+		return nil, 0, fmt.Errorf("%w: the slice of %d bytes here; call Register first, or set Config.CacheBytes", ErrNotRegistered, len(slice))
 	}
 	return a.segments[at], int(first - a.segments[at].first), nil
 }
