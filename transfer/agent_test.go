@@ -445,7 +445,8 @@ func TestNotes(t *testing.T) {
 		require.NoError(t, err)
 		require.False(t, seen[note.Value])
 		seen[note.Value] = true
-		require.True(t, note.From.IsLoopback())
+		require.Contains(t, near.Addrs(), note.From)
+		require.Equal(t, near.epoch, note.Epoch)
 		if note.Value == n-1 {
 			require.True(t, bytes.Equal(mine.Bytes(), theirs.Bytes()))
 		}
@@ -481,6 +482,33 @@ func TestNotes(t *testing.T) {
 	}()
 	require.NoError(t, far.Close())
 	require.ErrorIs(t, <-ended, ErrClosed)
+}
+
+// A note says at which address its sender can be dialled, and which agent that is.
+func TestNoteFrom(t *testing.T) {
+	ctx := testContext(t)
+	near, far := open(t, 1), open(t, 1)
+	register(t, near, "blocks", 100)
+	for _, sender := range []*Agent{near, open(t, 1, func(c *Config) { c.Listen = "" })} {
+		p, err := sender.Dial(ctx, far.Addrs()[0].String())
+		require.NoError(t, err)
+		require.Equal(t, far.epoch, p.Epoch())
+		var b Batch
+		b.Note(p, 7)
+		require.NoError(t, submit(t, sender, &b).Wait(ctx))
+		note, err := far.Note(ctx)
+		require.NoError(t, err)
+		require.Equal(t, sender.epoch, note.Epoch)
+		if sender != near {
+			require.Zero(t, note.From.Port())
+			continue
+		}
+		back, err := far.Dial(ctx, note.From.String())
+		require.NoError(t, err)
+		s, err := back.Segment(ctx, "blocks")
+		require.NoError(t, err)
+		require.Equal(t, note.Epoch, s.Epoch())
+	}
 }
 
 // However many peers there are, only so many are dialled at a time.
@@ -523,7 +551,7 @@ func TestDeadPeers(t *testing.T) {
 	register(t, far, "blocks", 100)
 	near.mu.Lock()
 	for range 3 * maxDials {
-		p := &Peer{agent: near, addr: "127.0.0.1:9", gone: make(chan struct{})}
+		p := &Peer{agent: near, targets: []string{"127.0.0.1:9"}, gone: make(chan struct{})}
 		p.paths = []*path{{peer: p, dev: near.devices[0], own: near.devices[0], failures: maxFailures}}
 		near.peers = append(near.peers, p)
 		p.connect()
@@ -594,7 +622,7 @@ func TestDeadDeviceFreesEnds(t *testing.T) {
 	in := &incoming{dev: far.devices[0], conn: &rdma.Connection{}}
 	in.place.Value = in
 	far.mu.Lock()
-	far.incoming[in.id] = in
+	far.incoming[in.who.Path] = in
 	far.mu.Unlock()
 	require.NoError(t, far.Close())
 	require.True(t, in.conn == nil)

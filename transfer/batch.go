@@ -438,7 +438,7 @@ func (h *Handle) itemError(i int, err error) error {
 	it := &h.items[i]
 	e := &ItemError{Item: i, Op: it.op, Offset: it.offset, Length: it.length(), Err: err}
 	if it.remote != nil {
-		e.Peer, e.Segment = it.remote.peer.addr, it.remote.name
+		e.Peer, e.Segment = it.remote.peer.String(), it.remote.name
 	}
 	return e
 }

@@ -42,12 +42,11 @@ type localDevice struct {
 
 // incoming is an end that has dialled. The agent's mutex guards it.
 type incoming struct {
-	id    pathID
 	dev   *localDevice
 	conn  *rdma.Connection     // nil: it has ended
 	next  *rdma.ConnectRequest // answered when the connection has ended
 	to    *localDevice         // that next has come to
-	last  uint32               // Dials of the latest request
+	who   request              // the latest
 	notes uint64               // that have come
 	place fifo.Node[*incoming] // among those without a connection
 }
@@ -286,7 +285,7 @@ func (d *localDevice) requested(q *rdma.ConnectRequest) {
 		return
 	}
 	old := a.incoming[who.Path]
-	if old != nil && who.Dials < old.last {
+	if old != nil && who.Dials < old.who.Dials {
 		_ = q.Reject([]byte("this end has dialled again since"))
 		return
 	}
@@ -297,7 +296,7 @@ func (d *localDevice) requested(q *rdma.ConnectRequest) {
 	if next := old.next; next != nil {
 		_ = old.to.engine.Do(func() { _ = next.Reject([]byte("the same end has dialled again")) })
 	}
-	old.next, old.to, old.last = q, d, who.Dials
+	old.next, old.to, old.who.Dials = q, d, who.Dials
 	_ = old.dev.engine.Do(func() { _ = old.conn.Close() })
 }
 
@@ -318,13 +317,13 @@ func (d *localDevice) accept(q *rdma.ConnectRequest, who request, in *incoming) 
 	}
 	if in == nil {
 		if len(a.incoming) >= maxEnds && a.absent.Len() > 0 {
-			delete(a.incoming, a.absent.Pop().Value.id) // if it comes back, the outcome of its notes on their way is unknown
+			delete(a.incoming, a.absent.Pop().Value.who.Path) // if it comes back, the outcome of its notes on their way is unknown
 		}
-		in = &incoming{id: who.Path}
+		in = &incoming{}
 		in.place.Value = in
 		a.incoming[who.Path] = in
 	}
 	a.absent.Remove(&in.place)
-	in.dev, in.conn, in.last = d, conn, who.Dials
+	in.dev, in.conn, in.who = d, conn, who
 	conn.SetUserData(in)
 }

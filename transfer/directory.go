@@ -25,8 +25,8 @@ type Directory interface {
 
 // Entry says where an agent listens.
 type Entry struct {
-	Addr  string // HOST:PORT
-	Epoch uint64 // of the agent, which changes when it is opened again; zero: not known
+	Addrs []string // 1 to 8, each HOST:PORT
+	Epoch uint64   // of the agent, which changes when it is opened again; zero: not known
 }
 
 var (
@@ -36,13 +36,17 @@ var (
 	ErrOldEntry = errors.New("the entry of the directory is of another agent than the one that answers; look it up again")
 )
 
-// Publish enters the agent, by its first address, into a directory. The name has 1 to 64 bytes of
-// printable text without spaces. Call withdraw before Close.
+// Publish enters the agent, by its addresses, into a directory. The name has 1 to 64 bytes of printable text
+// without spaces. Call withdraw before Close.
 func (a *Agent) Publish(ctx context.Context, d Directory, name string) (withdraw func() error, err error) {
 	if len(a.addrs) == 0 {
 		err = fmt.Errorf("%w: the agent does not listen; set Config.Listen", ErrInvalid)
 	} else if err = checkName(name); err == nil {
-		withdraw, err = d.Publish(ctx, name, Entry{a.addrs[0].String(), a.epoch})
+		e := Entry{Epoch: a.epoch}
+		for _, addr := range a.addrs {
+			e.Addrs = append(e.Addrs, addr.String())
+		}
+		withdraw, err = d.Publish(ctx, name, e)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("publish the transfer agent %q: %w", name, err)
@@ -57,35 +61,32 @@ func (a *Agent) DialName(ctx context.Context, d Directory, name string) (*Peer, 
 	if err != nil {
 		return nil, fmt.Errorf("find the transfer agent %q: %w", name, err)
 	}
-	p, err := a.Dial(ctx, e.Addr)
+	p, err := a.Dial(ctx, e.Addrs...)
 	if err != nil {
 		return nil, fmt.Errorf("dial the transfer agent %q: %w", name, err)
 	}
-	a.mu.Lock()
-	epoch := p.reached.Epoch
-	a.mu.Unlock()
-	if e.Epoch != 0 && e.Epoch != epoch {
+	if e.Epoch != 0 && e.Epoch != p.Epoch() {
 		p.Close()
-		return nil, fmt.Errorf("dial the transfer agent %q at %s: %w", name, e.Addr, ErrOldEntry)
+		return nil, fmt.Errorf("dial the transfer agent %q at %v: %w", name, p, ErrOldEntry)
 	}
 	return p, nil
 }
 
-// MarshalText returns the entry as UnmarshalText reads it: the epoch in 16 hexadecimal digits, a space, and the
-// address.
+// MarshalText returns the entry as UnmarshalText reads it: the epoch in 16 hexadecimal digits, and the addresses, after
+// a space each.
 func (e Entry) MarshalText() ([]byte, error) {
-	return fmt.Appendf(nil, "%016x %s", e.Epoch, e.Addr), checkAddr(e.Addr)
+	return fmt.Appendf(nil, "%016x %s", e.Epoch, strings.Join(e.Addrs, " ")), checkAddrs(e.Addrs)
 }
 
 // UnmarshalText reads what MarshalText has written, and nothing else.
 func (e *Entry) UnmarshalText(text []byte) error {
-	word, addr, _ := strings.Cut(string(text), " ")
+	word, addrs, _ := strings.Cut(string(text), " ")
 	epoch, err := strconv.ParseUint(word, 16, 64)
 	if err != nil || fmt.Sprintf("%016x", epoch) != word {
 		return fmt.Errorf("%w: the epoch %.40q is not 16 hexadecimal digits", ErrInvalid, word)
 	}
-	*e = Entry{addr, epoch}
-	return checkAddr(addr)
+	*e = Entry{strings.Split(addrs, " "), epoch}
+	return checkAddrs(e.Addrs)
 }
 
 func checkName(name string) error {
@@ -98,18 +99,23 @@ func checkName(name string) error {
 // unprintable reports what a name and an address cannot have, a space too.
 func unprintable(r rune) bool { return r == ' ' || r == utf8.RuneError || !unicode.IsPrint(r) }
 
-func checkAddr(addr string) error {
-	host, port, err := net.SplitHostPort(addr)
-	n, portErr := strconv.ParseUint(port, 10, 16)
-	if err != nil || portErr != nil || n == 0 || host == "" || len(addr) > 300 || strings.ContainsFunc(addr, unprintable) {
-		return fmt.Errorf("%w: the address %.300q is not HOST:PORT", ErrInvalid, addr)
+func checkAddrs(addrs []string) error {
+	if n := len(addrs); n < 1 || n > maxDevices {
+		return fmt.Errorf("%w: an agent has 1 to %d addresses, not %d", ErrInvalid, maxDevices, n)
+	}
+	for _, addr := range addrs {
+		host, port, err := net.SplitHostPort(addr)
+		n, portErr := strconv.ParseUint(port, 10, 16)
+		if err != nil || portErr != nil || n == 0 || host == "" || len(addr) > 300 || strings.ContainsFunc(addr, unprintable) {
+			return fmt.Errorf("%w: the address %.300q is not HOST:PORT", ErrInvalid, addr)
+		}
 	}
 	return nil
 }
 
 // StaticDirectory is a Directory that does not change: names and addresses. It knows no epochs, so
 // whoever listens at an address is the agent.
-type StaticDirectory map[string]string
+type StaticDirectory map[string][]string
 
 // ReadDirectory reads a StaticDirectory from a file: see ParseDirectory.
 func ReadDirectory(file string) (StaticDirectory, error) {
@@ -124,8 +130,8 @@ func ReadDirectory(file string) (StaticDirectory, error) {
 	return d, nil
 }
 
-// ParseDirectory reads lines of NAME HOST:PORT. Empty lines, and those that begin with #, say nothing. The
-// error has the number of the line, and matches ErrInvalid, or ErrExists for a name that comes twice.
+// ParseDirectory reads lines of NAME HOST:PORT, with up to 8 addresses. Empty lines, and those that begin with #, say
+// nothing. The error has the number of the line, and matches ErrInvalid, or ErrExists for a name that comes twice.
 func ParseDirectory(text []byte) (StaticDirectory, error) {
 	d, n := StaticDirectory{}, 0
 	for line := range bytes.Lines(text) {
@@ -134,16 +140,14 @@ func ParseDirectory(text []byte) (StaticDirectory, error) {
 		if len(words) == 0 || words[0][0] == '#' {
 			continue
 		}
-		var err error
-		if len(words) != 2 {
-			err = fmt.Errorf("%w: it has %d words, and not NAME HOST:PORT", ErrInvalid, len(words))
-		} else if err = errors.Join(checkName(words[0]), checkAddr(words[1])); err == nil && d[words[0]] != "" {
+		err := errors.Join(checkName(words[0]), checkAddrs(words[1:]))
+		if err == nil && d[words[0]] != nil {
 			err = fmt.Errorf("the name %q: %w", words[0], ErrExists)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("line %d: %w", n, err)
 		}
-		d[words[0]] = words[1]
+		d[words[0]] = words[1:]
 	}
 	return d, nil
 }
@@ -154,10 +158,10 @@ func (d StaticDirectory) Publish(ctx context.Context, name string, _ Entry) (wit
 	return func() error { return nil }, err
 }
 
-// Find returns the address of a name.
+// Find returns the addresses of a name.
 func (d StaticDirectory) Find(_ context.Context, name string) (Entry, error) {
-	if addr, found := d[name]; found {
-		return Entry{Addr: addr}, nil
+	if addrs, found := d[name]; found {
+		return Entry{Addrs: addrs}, nil
 	}
 	return Entry{}, fmt.Errorf("%w: %q is not among the %d names of the static directory", ErrNoAgent, name, len(d))
 }

@@ -18,7 +18,7 @@ import (
 
 // Names and addresses, such as those that a deployment tool writes.
 func ExampleParseDirectory() {
-	hosts, err := transfer.ParseDirectory([]byte("# caches\ncache-1 192.0.2.7:7600\ncache-2 192.0.2.8:7600\n"))
+	hosts, err := transfer.ParseDirectory([]byte("# caches\ncache-1 192.0.2.7:7600\ncache-2 192.0.2.8:7600 198.51.100.8:7600\n"))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -26,14 +26,15 @@ func ExampleParseDirectory() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(e.Addr)
-	// Output: 192.0.2.8:7600
+	fmt.Println(e.Addrs)
+	// Output: [192.0.2.8:7600 198.51.100.8:7600]
 }
 
 func TestParseDirectory(t *testing.T) {
 	for text, want := range map[string]string{
-		"a 192.0.2.1:1\n\n# b\nb":        "line 4: invalid argument: it has 1 words",
-		"a 192.0.2.1:1 more":             "line 1: invalid argument: it has 3 words",
+		"a 192.0.2.1:1\n\n# b\nb":        "line 4: invalid argument: an agent has 1 to 8 addresses, not 0",
+		"a 192.0.2.1:1 more":             `line 1: invalid argument: the address "more"`,
+		"a" + strings.Repeat(" b:1", 9):  "not 9",
 		"a b:1\na b:2":                   `line 2: the name "a": `,
 		"a b":                            `line 1: invalid argument: the address "b"`,
 		"a :1":                           "the address",
@@ -60,12 +61,12 @@ func TestParseDirectory(t *testing.T) {
 // What is read is what was written, and nothing else is read.
 func FuzzDirectory(f *testing.F) {
 	f.Add("a b:1\n#\n\n b [::1]:2 ")
-	f.Add("0123456789abcdef 192.0.2.1:7600")
+	f.Add("0123456789abcdef 192.0.2.1:7600 b:1")
 	f.Fuzz(func(t *testing.T, text string) {
 		if d, err := transfer.ParseDirectory([]byte(text)); err == nil {
 			var again strings.Builder
-			for name, addr := range d {
-				fmt.Fprintf(&again, "%s %s\n", name, addr)
+			for name, addrs := range d {
+				fmt.Fprintf(&again, "%s %s\n", name, strings.Join(addrs, " "))
 			}
 			same, err := transfer.ParseDirectory([]byte(again.String()))
 			require.NoError(t, err)
@@ -134,13 +135,13 @@ func TestDialName(t *testing.T) {
 	p.Close()
 	require.NoError(t, withdraw())
 
-	static := transfer.StaticDirectory{"far": addr}
+	static := transfer.StaticDirectory{"far": {addr}}
 	withdraw, err = far.Publish(ctx, static, "far")
 	require.NoError(t, err)
 	require.NoError(t, withdraw())
 	p, err = near.DialName(ctx, static, "far")
 	require.NoError(t, err)
-	require.Equal(t, addr, p.Addr())
+	require.Equal(t, []string{addr}, p.Addrs())
 	p.Close()
 	_, err = far.Publish(ctx, static, "near")
 	require.ErrorIs(t, err, transfer.ErrNoAgent)

@@ -48,7 +48,7 @@ var (
 type ItemError struct {
 	Item    int            // its number in the batch, from 0
 	Op      rdma.Operation // what it does; a note is an OpWriteImm
-	Peer    string         // the address that was dialled
+	Peer    string         // the addresses that were dialled
 	Segment string         // of the peer
 	Offset  int            // in the segment
 	Length  int            // bytes

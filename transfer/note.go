@@ -10,8 +10,9 @@ import (
 
 // Note is a value that another agent has sent, with a batch ([Batch.Note]).
 type Note struct {
-	From  netip.Addr // of the device that sent it
-	Value uint32     // that was given to Batch.Note
+	From  netip.AddrPort // where the agent listens that sent it, as the device that did; its port is 0 if it does not
+	Epoch uint64         // of that agent, as it says; segments of another epoch are stale
+	Value uint32         // that was given to Batch.Note
 }
 
 // received is a note in the receive that it has come to.
@@ -61,5 +62,5 @@ func (d *localDevice) noted(t *rdma.ReceiveTask) {
 		return
 	}
 	in.notes++
-	a.notes <- received{Note{t.Connection().PeerAddr().Addr(), value}, d, t} // has room for all receives
+	a.notes <- received{Note{netip.AddrPortFrom(t.Connection().PeerAddr().Addr(), in.who.Port), in.who.Epoch, value}, d, t} // has room for all receives
 }

@@ -63,7 +63,7 @@ type path struct {
 	// fenced are writes that the device had when the connection ended. Packets of them may still be on their
 	// way. The peer accepts the next connection when it has ended the old one: then they can be repeated.
 	fenced *piece
-	tries  int    // dials in a row that failed meanwhile
+	tries  int    // dials in a row that failed
 	notes  uint64 // that the peer has got by earlier connections and this one
 }
 
@@ -128,11 +128,8 @@ func (p *path) release() {
 // start chooses device and address, those of a connected path if its own have failed, and has the engine's
 // goroutine dial.
 func (p *path) start() {
-	p.dev, p.target, p.active = p.own, p.peer.addr, [levels]bool{}
-	acc, devices := &p.peer.reached, p.peer.agent.devices
-	if n := int(acc.Devices); n > 1 {
-		p.target = acc.Addrs[(p.own.index+p.remote)%n].addrPort().String()
-	}
+	targets, acc, devices := p.peer.targets, &p.peer.reached, p.peer.agent.devices
+	p.dev, p.target, p.active = p.own, targets[(p.own.index+p.remote)%len(targets)], [levels]bool{}
 	for i := 0; p.dev.dead != nil && i < len(devices); i++ {
 		p.dev = devices[i]
 	}
@@ -167,8 +164,11 @@ func (p *path) begin() {
 	p.state, p.err, p.ready, p.progress = pathDialing, nil, time.Time{}, false
 	a.counters.Dials++
 	p.dials++
-	who := request{Magic: magic, Path: pathID{p.peer.id, uint8(p.own.index)}, Dials: p.dials}
-	timeout := max(a.cfg.DialTimeout-a.host.Now().Sub(p.asked), a.cfg.DialTimeout/10)
+	who := request{Magic: magic, Path: pathID{p.peer.id, uint8(p.own.index)}, Dials: p.dials, Epoch: a.epoch}
+	if len(a.addrs) > 0 {
+		who.Port = a.addrs[p.dev.index].Port()
+	}
+	timeout := max(a.cfg.DialTimeout-a.host.Now().Sub(p.asked), a.cfg.DialTimeout/10) / time.Duration(len(p.peer.targets))
 	conn, err := p.dev.rdma.Dial(p.target, rdma.DialConfig{PrivateData: encode(who), Timeout: timeout, OnReject: rejected})
 	if err != nil {
 		p.down(err)
@@ -211,7 +211,7 @@ func (p *path) changed(conn *rdma.Connection, state rdma.ConnectionState, err er
 		same := p.Epoch == acc.Epoch && acc.Known == 1
 		p.tries = 0
 		p.state, p.acceptance, p.err, p.ready = pathReady, acc, nil, a.host.Now()
-		a.cfg.Log.Debug().Stringer("connection", conn).Str("peer", p.peer.addr).Msg("connected")
+		a.cfg.Log.Debug().Stringer("connection", conn).Stringer("peer", p.peer).Msg("connected")
 		p.peer.found(acc)
 		p.releaseFenced(same)
 		if p.dev != p.own && p.own.dead == nil { // all that was wanted is the end of its writes
@@ -222,7 +222,7 @@ func (p *path) changed(conn *rdma.Connection, state rdma.ConnectionState, err er
 	case rdma.Failed:
 		p.err = err
 		a.counters.Lost++
-		a.cfg.Log.Debug().Stringer("connection", conn).Str("peer", p.peer.addr).Err(err).Msg("lost")
+		a.cfg.Log.Debug().Stringer("connection", conn).Stringer("peer", p.peer).Err(err).Msg("lost")
 		p.state = pathClosing
 		_ = conn.Close() // this is the engine's goroutine
 	case rdma.Closed:
@@ -248,7 +248,7 @@ func (p *path) down(err error) {
 	if p.failures++; p.progress && a.host.Now().Sub(p.ready) >= lasting {
 		p.failures = 0
 	}
-	p.gaveUp = p.ready.IsZero() || p.failures >= maxFailures && !p.progress
+	p.gaveUp = p.ready.IsZero() && p.tries >= len(p.peer.targets) || p.failures >= maxFailures && !p.progress
 	if p.failures > 1 && p.peer.closed == nil { // after the first, the next may come at once
 		p.pause = a.host.AfterFunc(min(50*time.Millisecond<<min(p.failures-1, 8), maxBackOff), p.pauseEnded)
 	}

@@ -5,22 +5,24 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
+	"strings"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Peer is another agent, as this one reaches it at an address.
+// Peer is another agent, as this one reaches it.
 type Peer struct {
 	agent *Agent
-	addr  string   // that was dialled
+	addrs []string // that were dialled
 	id    [16]byte // what tells its connections from those of others
 
 	// Guarded by the agent's mutex.
 	paths    []*path    // by device of the agent
 	reached  acceptance // the latest; its epoch is zero before the first
+	targets  []string   // at which it is dialled: addrs, or those of its devices, if it has several
 	work     [levels]fifo.Queue[*subBatch]
 	filling  *subBatch
 	inbox    *RemoteSegment            // that notes go to
@@ -29,19 +31,21 @@ type Peer struct {
 	gone     chan struct{}             // closed when it has ended
 }
 
-// Dial connects to the agent that listens at HOST:PORT. It returns when one device of this agent is
-// connected; the others follow when there is work for them. While nobody listens there, it tries again, until
-// Config.DialTimeout or the end of ctx. Each call makes a Peer with connections of its own.
+// Dial connects to the agent that listens at HOST:PORT, or at several such addresses, of which one need answer. It
+// returns when one device of this agent is connected; the others follow when there is work for them. While nobody
+// listens there, it tries again, until Config.DialTimeout or the end of ctx. Each call makes a Peer with connections of
+// its own.
 //
 // The error matches the cause of ctx, ErrInvalid, ErrClosed, ErrProtocol, or those of rdma.Connections.Dial.
-func (a *Agent) Dial(ctx context.Context, addr string) (*Peer, error) {
+func (a *Agent) Dial(ctx context.Context, addrs ...string) (*Peer, error) {
 	fail := func(err error) (*Peer, error) {
-		return nil, fmt.Errorf("dial the transfer agent at %s: %w", addr, err)
+		return nil, fmt.Errorf("dial the transfer agent at %s: %w", strings.Join(addrs, " and "), err)
 	}
-	if _, port, err := net.SplitHostPort(addr); err != nil || port == "" {
-		return fail(fmt.Errorf("%w: the address has to be HOST:PORT", ErrInvalid))
+	if err := checkAddrs(addrs); err != nil {
+		return fail(err)
 	}
-	p := &Peer{agent: a, addr: addr, segments: map[string]*RemoteSegment{}, gone: make(chan struct{})}
+	addrs = slices.Clone(addrs)
+	p := &Peer{agent: a, addrs: addrs, targets: addrs, segments: map[string]*RemoteSegment{}, gone: make(chan struct{})}
 	p.inbox = &RemoteSegment{peer: p, name: "notes"}
 	a.host.Random(p.id[:])
 	a.mu.Lock()
@@ -61,15 +65,37 @@ func (a *Agent) Dial(ctx context.Context, addr string) (*Peer, error) {
 	return p, nil
 }
 
-// Addr is the address that was dialled.
-func (p *Peer) Addr() string { return p.addr }
+// Addrs are the addresses that were dialled.
+func (p *Peer) Addrs() []string { return p.addrs }
+
+// String returns these addresses.
+func (p *Peer) String() string { return strings.Join(p.addrs, " and ") }
+
+// Epoch is the epoch of the agent that a connection has last reached.
+func (p *Peer) Epoch() uint64 {
+	p.agent.mu.Lock()
+	defer p.agent.mu.Unlock()
+	return p.reached.Epoch
+}
+
+// Devices are the devices of this agent that are connected to the peer at present.
+func (p *Peer) Devices() (connected []verbs.Device) {
+	p.agent.mu.Lock()
+	defer p.agent.mu.Unlock()
+	for _, path := range p.paths {
+		if path.state == pathReady && path.dev == path.own {
+			connected = append(connected, path.dev.device)
+		}
+	}
+	return connected
+}
 
 // Close ends the items that have not ended, with ErrClosed, and the connections. The errors of writes, atomics and
 // notes that a device had also match ErrUnknown. Close returns when no device here touches memory for the peer.
 // Segments of the peer cannot be used any more. Closing again only waits.
 func (p *Peer) Close() {
 	p.agent.mu.Lock()
-	p.end(fmt.Errorf("%w: the peer at %s", ErrClosed, p.addr))
+	p.end(fmt.Errorf("%w: the peer at %s", ErrClosed, p))
 	p.agent.mu.Unlock()
 	<-p.gone
 }
@@ -180,11 +206,8 @@ func (p *Peer) lost(path *path, err error) {
 		p.settle()
 		return
 	}
-	if path.gaveUp && (path.tries == 0 || path.tries >= len(p.paths)) {
+	if path.gaveUp && (path.tries == 0 || path.tries >= len(p.paths)*len(p.targets)) {
 		path.endFenced(fmt.Errorf("%w: %w", ErrUnknown, err))
-	}
-	if path.fenced == nil {
-		path.tries = 0
 	}
 	if p.waiting() {
 		if p.connect() {
@@ -194,7 +217,7 @@ func (p *Peer) lost(path *path, err error) {
 	}
 	if !p.connecting() {
 		for _, path := range p.paths {
-			path.gaveUp = false // the next work tries them once more
+			path.gaveUp, path.tries = false, 0 // the next work tries them once more
 		}
 	}
 }
@@ -203,10 +226,20 @@ func (p *Peer) lost(path *path, err error) {
 func (p *Peer) found(acc acceptance) {
 	before := p.reached.Epoch
 	p.reached = acc
-	if before == acc.Epoch || before == 0 {
+	if before == acc.Epoch {
 		return
 	}
-	p.agent.cfg.Log.Info().Str("peer", p.addr).Msg("the peer was opened again; its segments have to be looked up again")
+	p.targets = p.addrs
+	if n := int(acc.Devices); n > 1 {
+		p.targets = make([]string, n)
+		for i := range p.targets {
+			p.targets[i] = acc.Addrs[i].addrPort().String()
+		}
+	}
+	if before == 0 {
+		return
+	}
+	p.agent.cfg.Log.Info().Stringer("peer", p).Msg("the peer was opened again; its segments have to be looked up again")
 	for _, s := range p.segments {
 		s.retire()
 	}
@@ -243,6 +276,9 @@ func (s *RemoteSegment) Name() string { return s.name }
 
 // Peer is whose it is.
 func (s *RemoteSegment) Peer() *Peer { return s.peer }
+
+// Epoch is the epoch of the agent that published it.
+func (s *RemoteSegment) Epoch() uint64 { return s.epoch }
 
 // Len is its size in bytes.
 func (s *RemoteSegment) Len() int { return s.size }
@@ -296,7 +332,7 @@ func (p *Peer) Segment(ctx context.Context, name string) (*RemoteSegment, error)
 		}
 		err = ErrNoSegment
 	}
-	return nil, fmt.Errorf("look up segment %q of the transfer agent at %s: %w", name, p.addr, err)
+	return nil, fmt.Errorf("look up segment %q of the transfer agent at %v: %w", name, p, err)
 }
 
 // Segments looks up all segments that the peer publishes, in the order of their names. Errors are as with Segment.
@@ -304,9 +340,9 @@ func (p *Peer) Segment(ctx context.Context, name string) (*RemoteSegment, error)
 func (p *Peer) Segments(ctx context.Context) ([]*RemoteSegment, error) {
 	all, err := p.lookUp(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("look up the segments of the transfer agent at %s: %w", p.addr, err)
+		err = fmt.Errorf("look up the segments of the transfer agent at %v: %w", p, err)
 	}
-	return all, nil
+	return all, err
 }
 
 func (p *Peer) lookUp(ctx context.Context) ([]*RemoteSegment, error) {

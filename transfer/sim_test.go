@@ -168,7 +168,7 @@ func (n *node) takeNotes(a *Agent) {
 			return
 		}
 		for _, from := range n.all {
-			if from.host.Addr() != note.From && (from.second == nil || from.second.Addr() != note.From) {
+			if from.host.Addr() != note.From.Addr() && (from.second == nil || from.second.Addr() != note.From.Addr()) {
 				continue
 			}
 			which := [3]int{from.index, int(note.Value >> 24), int(note.Value & 0xffffff)}
@@ -206,7 +206,7 @@ func (n *node) batch(ctx context.Context, a *Agent, k *known, local []byte) {
 		at := base + i*simSlotSize
 		s := &k.slots[i]
 		if s.content != nil && !bytes.Equal(s.content, k.memory[i*simSlotSize:][:simSlotSize]) && !k.remote.Stale() {
-			n.s.Errorf("%v: slot %d of %s changed after the end of its handle", n.host, i, k.remote.peer.addr)
+			n.s.Errorf("%v: slot %d of %s changed after the end of its handle", n.host, i, k.remote.peer)
 		}
 		switch rnd.IntN(3) {
 		case 0:
@@ -252,7 +252,7 @@ func (n *node) batch(ctx context.Context, a *Agent, k *known, local []byte) {
 		switch {
 		case err == nil && o.write:
 			if !bytes.Equal(o.mem, there) && !lost {
-				n.s.Errorf("%v: a write to slot %d of %s is lost or torn", n.host, o.slot, k.remote.peer.addr)
+				n.s.Errorf("%v: a write to slot %d of %s is lost or torn", n.host, o.slot, k.remote.peer)
 			}
 			s.content, s.unsure = bytes.Clone(o.mem), false
 		case o.write && (errors.Is(err, ErrUnknown) || errors.Is(err, ErrClosed)):
@@ -260,7 +260,7 @@ func (n *node) batch(ctx context.Context, a *Agent, k *known, local []byte) {
 		case o.write && !s.unsure:
 			s.content = bytes.Clone(there) // all or a part of it, but it does not change any more
 		case err == nil && s.content != nil && !bytes.Equal(o.mem, s.content):
-			n.s.Errorf("%v: a read of slot %d of %s is wrong", n.host, o.slot, k.remote.peer.addr)
+			n.s.Errorf("%v: a read of slot %d of %s is wrong", n.host, o.slot, k.remote.peer)
 		}
 		n.s.Sometimes(errors.Is(err, ErrUnknown), "a write whose outcome is not known")
 		n.s.Sometimes(errors.Is(err, ErrStale), "a segment of the past")
@@ -270,7 +270,7 @@ func (n *node) batch(ctx context.Context, a *Agent, k *known, local []byte) {
 	n.judge(err)
 	if original := h.Original(len(ops)); err == nil {
 		if k.counted && (original < k.counter || original > k.counter+k.unsure) {
-			n.s.Errorf("%v: the counter at %s was %d, and should be from %d to %d", n.host, k.remote.peer.addr, original, k.counter, k.counter+k.unsure)
+			n.s.Errorf("%v: the counter at %s was %d, and should be from %d to %d", n.host, k.remote.peer, original, k.counter, k.counter+k.unsure)
 		}
 		if k.counted {
 			k.unsure -= min(k.unsure, original-k.counter)
@@ -564,7 +564,7 @@ func TestForgottenNotes(t *testing.T) {
 			for ; ctx.Err() == nil; far.Sleep(10 * time.Millisecond) {
 				a.mu.Lock()
 				if came > 0 && a.absent.Len() > 0 {
-					delete(a.incoming, a.absent.Pop().Value.id)
+					delete(a.incoming, a.absent.Pop().Value.who.Path)
 					s.Heal()
 				}
 				a.mu.Unlock()
@@ -721,6 +721,62 @@ func TestDeviceComesBack(t *testing.T) {
 			return a.Close()
 		})
 		s.RunUntil(func() bool { return ended }, 5*time.Minute)
+	})
+}
+
+// A peer is reached by any of its devices, also from an agent with one: when it is dialled, and later.
+func TestPeerDeviceFails(t *testing.T) {
+	sim.Check(t, 2, func(s *sim.Sim) {
+		near, far, far1 := s.Host("near"), s.Host("far"), s.Host("far1")
+		far.Run(func(ctx context.Context, dev verbs.Device) error {
+			a, err := Open(Config{Devices: []verbs.Device{dev, far1.Device()}, Listen: ":7600", Go: far.Go})
+			if err != nil {
+				return err
+			}
+			_, err = a.Register("blocks", make([]byte, 100), all)
+			for err == nil && ctx.Err() == nil {
+				far.Sleep(100 * time.Millisecond)
+			}
+			return errors.Join(err, a.Close())
+		})
+		ended := false
+		near.Run(func(ctx context.Context, dev verbs.Device) error {
+			a, err := Open(Config{Devices: []verbs.Device{dev}, Go: near.Go})
+			if err != nil {
+				return err
+			}
+			mine := make([]byte, 100)
+			_, err = a.Register("", mine, all)
+			s.Cut(near, far)
+			near.Sleep(time.Second) // far1 listens
+			p, e := a.Dial(ctx, far.Addr().String()+":7600", far1.Addr().String()+":7600")
+			if err = errors.Join(err, e); err != nil {
+				return err
+			}
+			remote, err := p.Segment(ctx, "blocks")
+			if err != nil {
+				return err
+			}
+			require.NotZero(s, p.Epoch())
+			require.Equal(s, a.cfg.Devices, p.Devices())
+			for i := range 2 { // which address goes on at which device
+				s.Heal()
+				s.Cut(near, []*sim.Host{far1, far}[i])
+				var b Batch
+				b.Write(remote, 0, mine)
+				h, err := a.Submit(&b)
+				if err == nil {
+					err = h.Wait(ctx)
+				}
+				if err != nil {
+					return err
+				}
+			}
+			ended = true
+			return a.Close()
+		})
+		s.RunUntil(func() bool { return ended }, 5*time.Minute)
+		require.True(s, ended)
 	})
 }
 

@@ -28,8 +28,10 @@ const (
 type request struct {
 	Magic uint32
 	Path  pathID
-	Zero  [3]byte
+	Zero  [1]byte
+	Port  uint16 // at which the agent listens with the device that dials; zero: at none
 	Dials uint32 // that this is the next of, by this end; one that comes late is refused
+	Epoch uint64 // of the agent
 }
 
 // pathID names a path of the agent that dials. It has one connection at a time.
@@ -95,7 +97,7 @@ func decode(b []byte, v any) error {
 func zero(b []byte) bool { return len(bytes.TrimLeft(b, "\x00")) == 0 }
 
 func decodeRequest(b []byte) (r request, err error) {
-	if err = decode(b, &r); err == nil && (r.Magic != magic || r.Path.ID == [16]byte{} || r.Path.Device >= maxDevices || r.Zero != [3]byte{}) {
+	if err = decode(b, &r); err == nil && (r.Magic != magic || r.Path.ID == [16]byte{} || r.Path.Device >= maxDevices || r.Epoch == 0 || r.Zero != [1]byte{}) {
 		err = fmt.Errorf("%w: a request to connect by another protocol, or another version of it", ErrProtocol)
 	}
 	return r, err

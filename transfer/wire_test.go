@@ -19,7 +19,7 @@ import (
 )
 
 var (
-	goodRequest    = request{Magic: magic, Path: pathID{ID: [16]byte{1}, Device: 3}, Dials: 4}
+	goodRequest    = request{Magic: magic, Path: pathID{ID: [16]byte{1}, Device: 3}, Dials: 4, Epoch: 1}
 	goodAcceptance = acceptance{Magic: magic, Epoch: 1, Device: 1, Devices: 2, Addrs: [maxDevices]address{
 		{netip.MustParseAddr("192.0.2.1").As16(), 7600}, {netip.MustParseAddr("2001:db8::1").As16(), 7601},
 	}}
@@ -77,7 +77,8 @@ func TestStrict(t *testing.T) {
 	_, err = decodeRequest(encode(goodRequest)[:20])
 	require.ErrorIs(t, err, ErrProtocol)
 	for _, change := range []func(r *request){
-		func(r *request) { r.Magic++ }, func(r *request) { r.Path.ID[0] = 0 }, func(r *request) { r.Path.Device = maxDevices }, func(r *request) { r.Zero[2] = 1 },
+		func(r *request) { r.Magic++ }, func(r *request) { r.Path.ID[0] = 0 }, func(r *request) { r.Path.Device = maxDevices }, func(r *request) { r.Zero[0] = 1 },
+		func(r *request) { r.Epoch = 0 },
 	} {
 		r := goodRequest
 		change(&r)
@@ -219,7 +220,7 @@ func TestStolenPlace(t *testing.T) {
 	ready := make(chan struct{})
 	for _, guess := range guesses {
 		require.NoError(t, s.engine.Do(func() {
-			_, err := s.Dial(far.Addrs()[0].String(), rdma.DialConfig{PrivateData: encode(request{Magic: magic, Path: guess, Dials: 1<<32 - 1}), OnResponse: func(conn *rdma.Connection) {
+			_, err := s.Dial(far.Addrs()[0].String(), rdma.DialConfig{PrivateData: encode(request{Magic: magic, Path: guess, Dials: 1<<32 - 1, Epoch: 1}), OnResponse: func(conn *rdma.Connection) {
 				ready <- struct{}{}
 				_ = conn.Close()
 			}})

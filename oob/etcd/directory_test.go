@@ -59,7 +59,7 @@ func TestDirectoryOfAgents(t *testing.T) {
 func TestLeaseOfAgent(t *testing.T) {
 	ctx, c, cfg := forever(t), newClient(t), expiring(t)
 	d := NewDirectory(c, cfg)
-	entry := transfer.Entry{Addr: "192.0.2.1:7600", Epoch: 1}
+	entry := transfer.Entry{Addrs: []string{"192.0.2.1:7600"}, Epoch: 1}
 	withdraw, err := d.Publish(ctx, "agent", entry)
 	require.NoError(t, err)
 	lease := func() clientv3.LeaseID {
@@ -79,7 +79,7 @@ func TestLeaseOfAgent(t *testing.T) {
 	second := lease()
 	require.NotEqual(t, first, second)
 
-	other := transfer.Entry{Addr: "192.0.2.2:7600", Epoch: 2}
+	other := transfer.Entry{Addrs: []string{"192.0.2.2:7600"}, Epoch: 2}
 	withdrawOther, err := NewDirectory(c, directory(t)).Publish(ctx, "agent", other)
 	require.NoError(t, err)
 	_, err = c.Revoke(ctx, second)
