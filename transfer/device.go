@@ -297,7 +297,8 @@ func (d *localDevice) requested(q *rdma.ConnectRequest) {
 		_ = old.to.engine.Do(func() { _ = next.Reject([]byte("the same end has dialled again")) })
 	}
 	old.next, old.to, old.who.Dials = q, d, who.Dials
-	_ = old.dev.engine.Do(func() { _ = old.conn.Close() })
+	conn := old.conn // which may have ended when the function runs
+	_ = old.dev.engine.Do(func() { _ = conn.Close() })
 }
 
 // accept accepts an end, which is not nil if it is known.

@@ -238,6 +238,38 @@ func TestStolenPlace(t *testing.T) {
 	require.EqualValues(t, 1, near.Counters().Dials)
 }
 
+// An end that closes its connections and dials again at once does no harm: they may have ended before the agent
+// closes them.
+func TestDialsAgainAtOnce(t *testing.T) {
+	far := open(t, 1)
+	register(t, far, "blocks", 100)
+	who, done := goodRequest, make(chan struct{})
+	var dialAgain func(s *stranger)
+	dialAgain = func(s *stranger) {
+		who.Dials++
+		_, err := s.Dial(far.Addrs()[0].String(), rdma.DialConfig{PrivateData: encode(who), OnResponse: func(conn *rdma.Connection) {
+			s.Fail(conn.Established())
+			if _ = conn.Close(); who.Dials < 1000 {
+				dialAgain(s)
+			} else {
+				close(done)
+			}
+		}})
+		if err != nil { // no place is free
+			s.Fail(s.engine.Do(func() { dialAgain(s) }))
+		}
+	}
+	s := strange(t, dialAgain)
+	for ended := false; !ended; {
+		select {
+		case <-done:
+			ended = true
+		case <-s.ended:
+		}
+	}
+	dial(t, open(t, 1), far, "blocks")
+}
+
 // A message that is no note takes no receive away.
 func TestMessageThatIsNoNote(t *testing.T) {
 	far := open(t, 1)
