@@ -48,6 +48,7 @@ type incoming struct {
 	to    *localDevice         // that next has come to
 	who   request              // the latest
 	notes uint64               // that have come
+	known bool                 // one of its connections was made, so the end knows from where on they count
 	place fifo.Node[*incoming] // among those without a connection
 }
 
@@ -245,6 +246,10 @@ func (d *localDevice) changed(conn *rdma.Connection, state rdma.ConnectionState,
 	}
 	in, ok := conn.UserData().(*incoming)
 	switch {
+	case state == rdma.Ready && ok:
+		d.agent.mu.Lock()
+		in.known = true
+		d.agent.mu.Unlock()
 	case state == rdma.Failed:
 		_ = conn.Close()
 	case state == rdma.Closed && ok:
@@ -308,7 +313,7 @@ func (d *localDevice) accept(q *rdma.ConnectRequest, who request, in *incoming) 
 	for i, addr := range a.addrs {
 		acc.Addrs[i] = address{addr.Addr().As16(), addr.Port()}
 	}
-	if in != nil {
+	if in != nil && in.known {
 		acc.Known, acc.Notes = 1, in.notes
 	}
 	conn, err := q.Accept(rdma.AcceptConfig{PrivateData: encode(acc)})

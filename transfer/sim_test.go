@@ -543,61 +543,69 @@ func TestDeviceFails(t *testing.T) {
 }
 
 // A note has arrived, and its acknowledgement is lost. The peer then forgets how many have: the outcome is unknown,
-// and the note does not come again.
+// and the note does not come again; also if the peer accepts a connection in between that is never made.
 func TestForgottenNotes(t *testing.T) {
-	sim.Check(t, 2, func(s *sim.Sim) {
-		near, far := s.Host("near"), s.Host("far")
-		came, ended := 0, false
-		far.Run(func(ctx context.Context, dev verbs.Device) error {
-			a, err := Open(Config{Devices: []verbs.Device{dev}, Listen: ":7600", Go: far.Go})
-			if err != nil {
-				return err
-			}
-			far.Go(func() {
-				for {
-					if _, err := a.Note(ctx); err != nil {
-						return
-					}
-					came++
+	sim.Check(t, 2, func(s *sim.Sim) { checkForgotten(s, false) })
+	sim.Check(t, 2, func(s *sim.Sim) { checkForgotten(s, true) })
+}
+
+func checkForgotten(s *sim.Sim, inVain bool) {
+	near, far := s.Host("near"), s.Host("far")
+	came, ended := 0, false
+	far.Run(func(ctx context.Context, dev verbs.Device) error {
+		a, err := Open(Config{Devices: []verbs.Device{dev}, Listen: ":7600", Go: far.Go})
+		if err != nil {
+			return err
+		}
+		far.Go(func() {
+			for {
+				if _, err := a.Note(ctx); err != nil {
+					return
 				}
-			})
-			for ; ctx.Err() == nil; far.Sleep(10 * time.Millisecond) {
-				a.mu.Lock()
-				if came > 0 && a.absent.Len() > 0 {
+				came++
+			}
+		})
+		for forgotten := false; ctx.Err() == nil; far.Sleep(10 * time.Millisecond) {
+			a.mu.Lock()
+			if came > 0 && a.absent.Len() > 0 {
+				if !forgotten {
 					delete(a.incoming, a.absent.Pop().Value.who.Path)
+				}
+				if forgotten || !inVain {
 					s.Heal()
 				}
-				a.mu.Unlock()
+				forgotten = true
 			}
-			return a.Close()
-		})
-		near.Run(func(ctx context.Context, dev verbs.Device) error {
-			a, err := Open(Config{Devices: []verbs.Device{dev}, Go: near.Go, DialTimeout: time.Minute})
-			if err != nil {
-				return err
-			}
-			p, err := a.Dial(ctx, far.Addr().String()+":7600")
-			if err == nil {
-				s.Cut(far, near)
-				var b Batch
-				b.Note(p, 7)
-				h, e := a.Submit(&b)
-				if err = e; err == nil {
-					<-h.Done()
-					if err = h.Err(); errors.Is(err, ErrUnknown) {
-						err = nil
-					} else {
-						err = fmt.Errorf("the outcome of the note is %v", err)
-					}
+			a.mu.Unlock()
+		}
+		return a.Close()
+	})
+	near.Run(func(ctx context.Context, dev verbs.Device) error {
+		a, err := Open(Config{Devices: []verbs.Device{dev}, Go: near.Go, DialTimeout: time.Minute})
+		if err != nil {
+			return err
+		}
+		p, err := a.Dial(ctx, far.Addr().String()+":7600")
+		if err == nil {
+			s.Cut(far, near)
+			var b Batch
+			b.Note(p, 7)
+			h, e := a.Submit(&b)
+			if err = e; err == nil {
+				<-h.Done()
+				if err = h.Err(); errors.Is(err, ErrUnknown) {
+					err = nil
+				} else {
+					err = fmt.Errorf("the outcome of the note is %v", err)
 				}
 			}
-			ended = true
-			return errors.Join(err, a.Close())
-		})
-		s.RunUntil(func() bool { return ended }, 2*time.Minute)
-		s.Run(time.Second)
-		require.Equal(s, 1, came)
+		}
+		ended = true
+		return errors.Join(err, a.Close())
 	})
+	s.RunUntil(func() bool { return ended }, 2*time.Minute)
+	s.Run(time.Second)
+	require.Equal(s, 1, came)
 }
 
 // A peer that ends each connection after a while is not dialled again and again.
