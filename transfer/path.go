@@ -324,10 +324,10 @@ func (p *path) ended(pc *piece, original uint64, posted bool, err error) {
 		a.pieceEnded(pc, nil)
 	case !repeatable(err, posted):
 		a.pieceEnded(pc, err)
-	case posted && it.atomic():
-		a.pieceEnded(pc, fmt.Errorf("%w: %w", ErrUnknown, err))
 	case dead != nil && posted && it.op != rdma.OpRead:
 		a.pieceEnded(pc, fmt.Errorf("%w: %w", ErrUnknown, dead))
+	case posted && it.atomic():
+		a.pieceEnded(pc, fmt.Errorf("%w: %w", ErrUnknown, err))
 	case dead != nil:
 		a.pieceEnded(pc, dead)
 	case posted && it.op != rdma.OpRead:

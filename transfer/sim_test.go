@@ -788,7 +788,7 @@ func TestPeerDeviceFails(t *testing.T) {
 	})
 }
 
-// When a peer is closed, a write and a note that a device has may still take effect: their outcome is unknown.
+// When a peer is closed, a write, a note and an atomic that a device has may still take effect: their outcome is unknown.
 func TestCloseWithWrites(t *testing.T) {
 	sim.Check(t, 1, func(s *sim.Sim) {
 		near, far := s.Host("near"), s.Host("far")
@@ -820,10 +820,11 @@ func TestCloseWithWrites(t *testing.T) {
 				return err
 			}
 			s.Cut(far, near)
-			var write, note Batch
+			var write, note, add Batch
 			write.Write(remote, 0, mine)
 			note.Note(p, 1)
-			for _, b := range []*Batch{&write, &note} {
+			add.FetchAdd(remote, 0, 1)
+			for _, b := range []*Batch{&write, &note, &add} {
 				h, e := a.Submit(b)
 				if e != nil {
 					return e
