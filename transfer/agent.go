@@ -26,7 +26,8 @@ type Config struct {
 	// Listen is the address at which other agents dial this one, as for rdma.Connections.Listen, on
 	// each device. Empty: none; the agent dials only.
 	Listen string
-	// MaxConnections is how many connections each device has at a time, dialled and accepted. Zero: 256.
+	// MaxConnections is how many connections each device has at a time, dialled and accepted. An address (of IPv6: its
+	// /64 network) gets as many as those that were accepted leave free: one alone, half. Zero: 256.
 	MaxConnections int
 	// Depth is how many pieces of items a device has at a time for one peer. Zero: 64.
 	Depth int

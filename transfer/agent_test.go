@@ -622,6 +622,7 @@ func TestDeadDeviceFreesEnds(t *testing.T) {
 	in := &incoming{dev: far.devices[0], conn: &rdma.Connection{}}
 	in.place.Value = in
 	far.mu.Lock()
+	in.dev.accepted.Take(in.from)
 	far.incoming[in.who.Path] = in
 	far.mu.Unlock()
 	require.NoError(t, far.Close())

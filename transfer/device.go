@@ -10,6 +10,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/internal/fifo"
+	"github.com/verbena-rdma/verbena/internal/quota"
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
@@ -36,8 +37,9 @@ type localDevice struct {
 	// Guarded by the agent's mutex.
 	woken    bool // work will run
 	active   [levels]fifo.Queue[*path]
-	inFlight int   // pieces
-	dead     error // why the device is used no more
+	inFlight int                      // pieces
+	dead     error                    // why the device is used no more
+	accepted quota.Places[netip.Addr] // connections, by the network that dialled
 }
 
 // incoming is an end that has dialled. The agent's mutex guards it.
@@ -49,6 +51,7 @@ type incoming struct {
 	who   request              // the latest
 	notes uint64               // that have come
 	known bool                 // one of its connections was made, so the end knows from where on they count
+	from  netip.Addr           // the network that its connection counts for
 	place fifo.Node[*incoming] // among those without a connection
 }
 
@@ -264,6 +267,7 @@ func (d *localDevice) changed(conn *rdma.Connection, state rdma.ConnectionState,
 // down notes the end of the connection, and has the next request answered. The lock is held.
 func (in *incoming) down() {
 	in.conn = nil
+	in.dev.accepted.Release(in.from)
 	in.dev.agent.absent.Push(&in.place)
 	if next, to := in.next, in.to; next != nil {
 		in.next = nil
@@ -316,7 +320,11 @@ func (d *localDevice) accept(q *rdma.ConnectRequest, who request, in *incoming) 
 	if in != nil && in.known {
 		acc.Known, acc.Notes = 1, in.notes
 	}
-	conn, err := q.Accept(rdma.AcceptConfig{PrivateData: encode(acc)})
+	from, err := quota.Network(q.RemoteAddr().Addr()), rdma.ErrFull
+	var conn *rdma.Connection
+	if d.accepted.Fits(from, a.cfg.MaxConnections) {
+		conn, err = q.Accept(rdma.AcceptConfig{PrivateData: encode(acc)})
+	}
 	if err != nil {
 		_ = q.Reject(busy) // fails if the peer has given up
 		return
@@ -330,6 +338,7 @@ func (d *localDevice) accept(q *rdma.ConnectRequest, who request, in *incoming) 
 		a.incoming[who.Path] = in
 	}
 	a.absent.Remove(&in.place)
-	in.dev, in.conn, in.who = d, conn, who
+	d.accepted.Take(from)
+	in.dev, in.conn, in.who, in.from = d, conn, who, from
 	conn.SetUserData(in)
 }

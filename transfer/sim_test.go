@@ -542,6 +542,49 @@ func TestDeviceFails(t *testing.T) {
 	})
 }
 
+// A host that takes all connections which it gets leaves some for others, and for those that the agent dials.
+func TestHostTakesConnections(t *testing.T) {
+	sim.Check(t, 1, func(s *sim.Sim) {
+		const most = 8
+		near, far, evil := s.Host("near"), s.Host("far"), s.Host("evil")
+		taken, dialled := 0, 0
+		for i, h := range []*sim.Host{near, far} {
+			other := []*sim.Host{far, near}[i]
+			h.Run(func(ctx context.Context, dev verbs.Device) error {
+				a, err := Open(Config{Devices: []verbs.Device{dev}, Listen: ":7600", MaxConnections: most, DialTimeout: time.Second, Go: h.Go})
+				if err != nil {
+					return err
+				}
+				h.Sleep(time.Minute)
+				if _, err = a.Dial(ctx, other.Addr().String()+":7600"); err == nil {
+					dialled++
+				}
+				for err == nil && ctx.Err() == nil {
+					h.Sleep(100 * time.Millisecond)
+				}
+				return errors.Join(err, a.Close())
+			})
+		}
+		evil.Run(func(ctx context.Context, dev verbs.Device) error {
+			a, err := Open(Config{Devices: []verbs.Device{dev}, DialTimeout: time.Second, Go: evil.Go})
+			if err != nil {
+				return err
+			}
+			for range 2 * most {
+				if _, err = a.Dial(ctx, far.Addr().String()+":7600"); err == nil {
+					taken++
+				}
+			}
+			for ctx.Err() == nil {
+				evil.Sleep(100 * time.Millisecond)
+			}
+			return a.Close()
+		})
+		s.RunUntil(func() bool { return dialled == 2 }, 2*time.Minute)
+		require.Equal(s, most/2, taken)
+	})
+}
+
 // A note has arrived, and its acknowledgement is lost. The peer then forgets how many have: the outcome is unknown,
 // and the note does not come again; also if the peer accepts a connection in between that is never made.
 func TestForgottenNotes(t *testing.T) {
