@@ -79,7 +79,7 @@ func TestPerfWhenAnEndGoesAway(t *testing.T) {
 		{"interrupted", func(p *process.Process) error { return p.Signal(os.Interrupt) }, 130},
 		{"killed", func(p *process.Process) error { return p.Signal(os.Kill) }, -1},
 	} {
-		for _, test := range []string{"write_bw", "send_lat"} {
+		for _, test := range []string{"write_bw", "send_lat", "read_batch"} {
 			t.Run(how.name+" "+test, func(t *testing.T) {
 				server, addr := perfServer(t)
 				args := append([]string{"perf", "-test", test, addr}, forever...)

@@ -217,7 +217,7 @@ func (c *client) run() (r *report.Report, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := load.Open(c.conv.Context(), load.Config{Device: c.device.dev, Port: c.device.port, GIDIndex: c.device.gid, Plan: c.plan, Timeout: c.o.timeout, Token: token})
+	s, err := load.OpenEnd(c.conv.Context(), load.Config{Device: c.device.dev, Port: c.device.port, GIDIndex: c.device.gid, Plan: c.plan, Timeout: c.o.timeout, Token: token})
 	if err != nil {
 		return nil, err
 	}
@@ -250,7 +250,7 @@ func (c *client) run() (r *report.Report, err error) {
 	if err != nil {
 		return r, err
 	}
-	r.Path.Way = path.Way.String()
+	r.Path.Way = path.Way
 	r.Warnings = report.WarningsOf(r)
 	c.table.Foot(r)
 	s.ExpectClose()
@@ -262,7 +262,7 @@ func (c *client) run() (r *report.Report, err error) {
 }
 
 // connect connects to the server. The ends take turns: only one sends at a time.
-func (c *client) connect(ctx context.Context, s *load.Endpoint) error {
+func (c *client) connect(ctx context.Context, s load.End) error {
 	var own []*control.End
 	if err := s.Offer(func(e *control.End) error { own = append(own, e); return nil }); err != nil {
 		return err
@@ -283,7 +283,7 @@ func (c *client) connect(ctx context.Context, s *load.Endpoint) error {
 	return err
 }
 
-func (c *client) newReport(s *load.Endpoint, server *control.Host) (*report.Report, error) {
+func (c *client) newReport(s load.End, server *control.Host) (*report.Report, error) {
 	own, err := c.device.host(s.GID())
 	if err != nil {
 		return nil, err
@@ -300,7 +300,7 @@ func (c *client) newReport(s *load.Endpoint, server *control.Host) (*report.Repo
 }
 
 // step measures one size.
-func (c *client) step(s *load.Endpoint, i int) (*report.Result, error) {
+func (c *client) step(s load.End, i int) (*report.Result, error) {
 	if err := s.Prepare(i); err != nil {
 		return nil, err
 	}
@@ -359,7 +359,6 @@ func resultOf(p *plan.Plan, step int, f load.Figures, g *counterSnapshot) *repor
 	}
 	if f.Latency != nil {
 		res.Latency = report.LatencyOf(f.Latency)
-		res.Peak = 0
 	}
 	return res
 }

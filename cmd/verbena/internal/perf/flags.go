@@ -50,6 +50,14 @@ func (o *options) limits() plan.Limits {
 	return plan.Limits{Memory: o.memory, Connections: 1 << 16, Engines: max(8, 2*runtime.NumCPU())}
 }
 
+// validate checks a plan against the limits and the flags of this end.
+func (o *options) validate(p *plan.Plan) error {
+	if p.Test.Kind == plan.Batches && (o.gid >= 0 || o.ibPort > 0) {
+		return errors.New("-x and -i cannot be used with batches, for which package transfer chooses port and GID")
+	}
+	return p.Validate(o.limits())
+}
+
 // parsed is the values of flags before they are checked.
 type parsed struct {
 	options
@@ -80,7 +88,7 @@ func (o *parsed) page() *usage.Page {
 	yes := func(v *bool) func(string, string) {
 		return func(name, about string) { f.BoolVar(v, name, false, about) }
 	}
-	f.StringVar(&o.tests, "test", "write_bw", "tests, separated by commas, or all: write, write_imm, read, send, fetch_add, compare_swap, each with _bw or _lat")
+	f.StringVar(&o.tests, "test", "write_bw", "tests, separated by commas, or all: write, write_imm, read, send, fetch_add, compare_swap, each with _bw or _lat; or batch: write_batch and read_batch, which measure package transfer")
 	both("d", "ib-dev", "`device`, such as soft-eth0 or mlx5_0 (default: the one by which the system reaches the other end)", word(&o.device, ""))
 	both("i", "ib-port", "`number` of the port of the device (default 1)", number(&o.ibPort, 0))
 	both("x", "gid-index", "`index` of the local GID (default: the one of the route)", number(&o.gid, -1))
@@ -89,13 +97,13 @@ func (o *parsed) page() *usage.Page {
 	f.BoolVar(&o.perftest, "perftest", false, "the other end is the perftest program for the test, such as ib_write_bw, with the same -s, -n and -t (a server needs these flags too)")
 	both("s", "size", "bytes of an operation, or several sizes separated by commas (default 65536, latency 2, atomics 8)", word(&o.sizes, ""))
 	both("a", "all", "all powers of two from 2 to 2^23 bytes", yes(&o.all))
-	both("n", "iters", "operations on each connection (default 5000, latency 1000)", func(name, about string) { f.Int64Var(&p.Iterations, name, 0, about) })
-	both("D", "duration", "measure for this `duration`, in seconds or with a unit as in 500ms, instead of a number of operations", func(name, about string) { f.Var(&o.duration, name, about) })
-	both("t", "tx-depth", fmt.Sprintf("operations in flight on each connection (default %d, fewer with more than %d connections)", plan.DefaultDepth, plan.DefaultOperations/plan.DefaultDepth), number(&p.Depth, 0))
+	both("n", "iters", "operations on each connection (default 5000, latency 1000), or batches", func(name, about string) { f.Int64Var(&p.Iterations, name, 0, about) })
+	both("D", "duration", "measure for this `duration`, in seconds or with a unit as in 500ms, instead of a number of operations (default for batches: 1s)", func(name, about string) { f.Var(&o.duration, name, about) })
+	both("t", "tx-depth", fmt.Sprintf("operations in flight on each connection (default %d, fewer with more than %d connections; of batches to each peer, %d)", plan.DefaultDepth, plan.DefaultOperations/plan.DefaultDepth, plan.DefaultItemDepth), number(&p.Depth, 0))
 	both("r", "rx-depth", "receives posted by each engine (default 512, or twice the number of messages that can be in flight)", number(&p.RecvDepth, 0))
-	both("l", "post_list", "number of operations posted together", number(&p.Batch, 1))
+	both("l", "post_list", fmt.Sprintf("number of operations posted together (default 1), or of items of a batch (default %d)", plan.DefaultItems), number(&p.Batch, 0))
 	both("Q", "cq-mod", "number of operations for each completion", number(&p.Moderation, 1))
-	both("q", "qp", "connections, or several numbers of them separated by commas", word(&o.connections, "1"))
+	both("q", "qp", "connections, or several numbers of them separated by commas; with batches: peers, for each of which the server opens an agent", word(&o.connections, "1"))
 	both("b", "bidirectional", "measure both directions at once", yes(&p.Bidirectional))
 	both("e", "events", "sleep until something completes, instead of polling", yes(&p.Events))
 	f.DurationVar(&p.Spin, "spin", 0, "with -e: poll for this time before sleeping")
@@ -189,6 +197,10 @@ func (o *options) makePlans(tests string, counts []int, common *plan.Plan) error
 	if tests != "all" {
 		list = nil
 		for name := range strings.SplitSeq(tests, ",") {
+			if name == "batch" {
+				list = append(list, plan.BatchTests()...)
+				continue
+			}
 			t, err := plan.ParseTest(name)
 			if err != nil {
 				return err
@@ -205,7 +217,7 @@ func (o *options) makePlans(tests string, counts []int, common *plan.Plan) error
 				p.Events = p.Events && t.Op != plan.Write
 			}
 			p.Complete()
-			if err := p.Validate(o.limits()); err != nil {
+			if err := o.validate(&p); err != nil {
 				return fmt.Errorf("%v: %w", t, err)
 			}
 			o.plans = append(o.plans, &p)

@@ -106,6 +106,8 @@ func TestVariants(t *testing.T) {
 		"-test read_bw -D 20ms -warm-up 0 -q 2,5 -t 4 -u 14 -counters -report_gbits",
 		"-test write_bw -n 1 -warm-up 0 -t 64 -l 64 -Q 64 -verify",
 		"-test send_bw -a -n 3 -t 2 -warm-up 0",
+		"-test batch -n 3 -s 1,9000,300000 -l 10 -q 1,3 -t 4 -rounds 2 -verify",
+		"-test read_batch,write_lat -D 20ms -counters -report_gbits",
 	} {
 		t.Run(flags, func(t *testing.T) {
 			code, out := run(t, append(strings.Fields(flags), addr)...)
@@ -157,6 +159,26 @@ func TestFiles(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, 13, bytes.Count(b, []byte("\n")))
 
+	code, out = run(t, "-test", "write_batch", "-s", "8,4096", "-n", "5", "-l", "7", "-q", "2", "-warm-up", "0", "-json", file, "-csv", table, addr)
+	require.Equal(t, exit.OK, code, "%s\n%s", out, log)
+	b, err = os.ReadFile(file)
+	require.NoError(t, err)
+	var r report.Report
+	require.NoError(t, json.Unmarshal(b, &r))
+	require.Len(t, r.Results, 2)
+	for _, res := range r.Results {
+		assert.EqualValues(t, 5*7, res.Operations)
+		assert.Positive(t, res.Bandwidth)
+		assert.Positive(t, res.Client.CPU)
+		assert.Positive(t, res.Latency.Typical)
+	}
+	assert.Equal(t, r.Server.GID, strings.Split(r.Path.Peer, ":")[0])
+	assert.Equal(t, r.Client.GID, strings.Split(r.Path.Local, ":")[0])
+	assert.NotEmpty(t, r.Path.Way)
+	b, err = os.ReadFile(table)
+	require.NoError(t, err)
+	assert.Equal(t, 3, bytes.Count(b, []byte("\n")))
+
 	profile := filepath.Join(folder, "cpu")
 	code, out = run(t, "-n", "10", "-cpuprofile", profile, addr)
 	require.Equal(t, exit.OK, code, "%s", out)
@@ -176,7 +198,7 @@ func TestFiles(t *testing.T) {
 // Both ends by connection manager.
 func TestConnectionManager(t *testing.T) {
 	addr, log := startServer(t, "-R")
-	for _, flags := range []string{"-test all -n 20 -verify -t 8 -q 3 -engines 2", "-test send_bw -b -n 20 -q 300 -t 1 -s 8"} {
+	for _, flags := range []string{"-test all -n 20 -verify -t 8 -q 3 -engines 2", "-test batch -n 3 -verify -q 3", "-test send_bw -b -n 20 -q 300 -t 1 -s 8"} {
 		code, out := run(t, append(strings.Fields(flags), "-R", "-d", "soft-lo", addr)...)
 		require.Equal(t, exit.OK, code, "%s\n%s", out, log)
 	}
@@ -226,6 +248,13 @@ func TestWrongUsage(t *testing.T) {
 		"not on 2":                       {"-test", "write_lat", "-q", "2", "a"},
 		"measure write_imm_lat":          {"-test", "write_lat", "-e", "a"},
 		"bytes of memory":                {"-s", "1073741824", "-verify", "a"},
+		"-e cannot be used with batches": {"-test", "batch", "-e", "a"},
+		"-x and -i cannot":               {"-test", "read_batch", "-x", "1", "a"},
+		"peers is 300":                   {"-test", "batch", "-q", "300", "a"},
+		"batch is 70000":                 {"-test", "batch", "-l", "70000", "a"},
+		"depth is 2000":                  {"-test", "batch", "-t", "2000", "a"},
+		"limit is 2147483648; use":       {"-test", "batch", "-s", "8388608", "-verify", "a"},
+		"no program for batches":         {"-test", "write_batch", "-perftest", "a"},
 	} {
 		code, out := run(t, args...)
 		assert.Equal(t, exit.Usage, code, "%q: %s", args, out)
@@ -260,6 +289,9 @@ func TestFlags(t *testing.T) {
 	o, err = parseArgs([]string{"-test", "all", "-q", "1,2", "host"}, io.Discard)
 	require.NoError(t, err)
 	assert.Len(t, o.plans, 6*2+6)
+	o, err = parseArgs([]string{"-test", "batch,write_bw", "-q", "1,2", "host"}, io.Discard)
+	require.NoError(t, err)
+	assert.Len(t, o.plans, 6)
 }
 
 func TestNobodyListens(t *testing.T) {
@@ -411,6 +443,7 @@ func TestHostileClients(t *testing.T) {
 		"no engines":             {[]control.Message{request(func(p *plan.Plan) { p.Engines = 0 })}, "engines"},
 		"depth":                  {[]control.Message{request(func(p *plan.Plan) { p.Depth = -1 })}, "depth"},
 		"a token without use":    {[]control.Message{&control.Request{Plan: good.Plan, Token: make([]byte, control.TokenLen)}}, "token"},
+		"items":                  {[]control.Message{request(func(p *plan.Plan) { p.Test.Kind, p.Batch = plan.Batches, 1<<30 })}, "batch"},
 		"CM without a token":     {[]control.Message{request(func(p *plan.Plan) { p.CM = true })}, "token"},
 		"too few connections":    {[]control.Message{good, &control.End{Last: true}}, "do not match the plan"},
 		"another engine":         {[]control.Message{good, &control.End{Engine: 1, Connections: [][]byte{{1}, {2}}, Last: true}}, "do not match the plan"},
@@ -436,10 +469,15 @@ func TestHostileClients(t *testing.T) {
 
 // Servers that lie or go away end the client, with one line that says so.
 func TestHostileServers(t *testing.T) {
+	agent := netip.MustParseAddrPort("127.0.0.1:9")
 	for name, c := range map[string]struct {
 		answers []control.Message
 		want    string
 	}{
+		"batch: no agent":      {[]control.Message{&control.Accept{}, &control.End{Last: true}}, "do not match the plan"},
+		"batch: too few peers": {[]control.Message{&control.Accept{}, &control.End{Agent: agent, Last: true}}, "do not match the plan"},
+		"batch: wrong order":   {[]control.Message{&control.Accept{}, &control.End{Engine: 1, Agent: agent}}, "do not match the plan"},
+		"batch: nobody there":  {[]control.Message{&control.Accept{}, &control.End{Agent: agent}}, "dial the transfer agent at 127.0.0.1:9"},
 		"gone at once":         {nil, "has closed the connection"},
 		"gone after the plan":  {[]control.Message{&control.Accept{}}, "has closed the connection"},
 		"another order":        {[]control.Message{&control.Connected{}}, "received connected, want accept"},
@@ -472,7 +510,11 @@ func TestHostileServers(t *testing.T) {
 					say(m)
 				}
 			}()
-			code, out := run(t, l.Addr().String())
+			args := []string{l.Addr().String()}
+			if strings.HasPrefix(name, "batch") {
+				args = append(args, "-test", "write_batch", "-q", "2")
+			}
+			code, out := run(t, args...)
 			<-done
 			assert.Equal(t, exit.Failed, code)
 			assert.Contains(t, out, c.want)

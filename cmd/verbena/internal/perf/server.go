@@ -165,7 +165,7 @@ func (s *server) tests(conv *control.Conversation, peer netip.Addr, log zerolog.
 
 // check validates the request of a client.
 func check(r *control.Request, o *options) error {
-	if err := r.Plan.Validate(o.limits()); err != nil {
+	if err := o.validate(&r.Plan); err != nil {
 		return err
 	}
 	if r.Plan.CM != (len(r.Token) == control.TokenLen) {
@@ -185,7 +185,7 @@ type serverTest struct {
 
 // run serves the test, and reports whether it was the last one.
 func (t *serverTest) run() (last bool, err error) {
-	s, err := load.Open(t.conv.Context(), load.Config{Device: t.device.dev, Port: t.device.port, GIDIndex: t.device.gid, Plan: t.plan, Server: true, Timeout: t.o.timeout, Token: t.token})
+	s, err := load.OpenEnd(t.conv.Context(), load.Config{Device: t.device.dev, Port: t.device.port, GIDIndex: t.device.gid, Local: t.device.local, Plan: t.plan, Server: true, Timeout: t.o.timeout, Token: t.token})
 	if err != nil {
 		return false, err
 	}
@@ -206,7 +206,7 @@ func (t *serverTest) run() (last bool, err error) {
 	return bye.Last, nil
 }
 
-func (t *serverTest) connect(s *load.Endpoint) error {
+func (t *serverTest) connect(s load.End) error {
 	ctx, cancel := context.WithTimeoutCause(s.Context(), t.o.timeout, fmt.Errorf("the client has not connected within %v", t.o.timeout))
 	defer cancel()
 	host, err := t.device.host(s.GID())
@@ -229,7 +229,7 @@ func (t *serverTest) connect(s *load.Endpoint) error {
 }
 
 // step serves one step of the plan.
-func (t *serverTest) step(s *load.Endpoint, i int) error {
+func (t *serverTest) step(s load.End, i int) error {
 	begin, err := control.Await[*control.Begin](s.Context(), t.conv)
 	if err != nil {
 		return err

@@ -24,6 +24,9 @@ import (
 // announce its test, so both ends need the same flags; it measures one test of one size.
 func checkPerftest(plans []*plan.Plan, cm bool) error {
 	p := plans[0]
+	if err := perftest.Check(p.Test); err != nil {
+		return err
+	}
 	switch {
 	case len(plans) != 1 || len(p.Sizes) != 1 || p.Rounds != 1 || p.Connections != 1:
 		return errors.New("-perftest allows only one test, with one size, on one connection")
@@ -35,7 +38,7 @@ func checkPerftest(plans []*plan.Plan, cm bool) error {
 		return fmt.Errorf("with -perftest the number of operations, %d, must be a multiple of the batch size, %d, because the other end counts them", p.Iterations, p.Batch)
 	}
 	p.WarmUp = 0 // likewise
-	return perftest.Check(p.Test)
+	return nil
 }
 
 // perftestRun is a test whose other end is a program of perftest.

@@ -3,6 +3,7 @@ package control
 import (
 	"fmt"
 	"math"
+	"net/netip"
 
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/machine"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/plan"
@@ -98,6 +99,8 @@ type End struct {
 	Connections [][]byte `json:"connections,omitempty"` // descriptors, in the order of the connections
 	Port        uint16   `json:"port,omitempty"`        // to dial at the server, instead of descriptors
 	Last        bool     `json:"last"`                  // no End of any engine follows
+
+	Agent netip.AddrPort `json:"agent,omitzero"` // of package transfer, instead of an engine
 }
 
 // EndConnections is the maximum number of connections in one End.

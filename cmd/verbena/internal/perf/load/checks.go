@@ -21,29 +21,41 @@ func (c *checks) add(what string, at int) {
 	}
 }
 
+// slots is the memory of an engine at one end, and what was found in it.
+type slots struct {
+	plan   *plan.Plan
+	server bool
+	index  int // of the engine
+	layout plan.Layout
+	mem    []byte
+
+	step, size int
+	checks     checks
+}
+
 // seed is the seed of the data that an end sends from a slot in a step. All messages of Send
 // have the same data, because the receiver does not learn from which slot a message came.
-func (w *worker) seed(server bool, slot int) uint64 {
-	if w.plan.Test.Op == plan.Send {
+func (s *slots) seed(server bool, slot int) uint64 {
+	if s.plan.Test.Op == plan.Send {
 		slot = 0
 	}
-	s := uint64(w.step)<<33 | uint64(w.index)<<56 | uint64(slot)<<1
+	seed := uint64(s.step)<<33 | uint64(s.index)<<56 | uint64(slot)<<1
 	if server {
-		s |= 1
+		seed |= 1
 	}
-	return s
+	return seed
 }
 
 // fill writes the initial contents of the memory for a step.
-func (w *worker) fill() {
-	mem, l := w.local.Bytes(), &w.layout
-	if w.plan.Verify || w.step == 0 {
+func (s *slots) fill() {
+	mem, l := s.mem, &s.layout
+	if s.plan.Verify || s.step == 0 {
 		for slot := range l.Out {
-			pattern.Fill(mem[l.OutOffset(slot):][:w.size], w.seed(w.server, slot), 0)
+			pattern.Fill(mem[l.OutOffset(slot):][:s.size], s.seed(s.server, slot), 0)
 		}
 	}
 	// The counter byte of a write latency test, and the words of atomics, start at zero.
-	if w.plan.Verify || w.step == 0 || w.plan.Test.EachWay() || w.plan.Test.Op.Atomic() {
+	if s.plan.Verify || s.step == 0 || s.plan.Test.EachWay() || s.plan.Test.Op.Atomic() {
 		clear(mem[l.InOffset(0):])
 	}
 }
@@ -53,7 +65,7 @@ func (w *worker) checkTask(f *flow, t *rdma.Task) {
 	switch t.Operation() {
 	case rdma.OpRead:
 		slot := w.layout.Slot(f.index, int(f.completed%int64(len(f.tasks))))
-		got := w.local.Bytes()[w.layout.InOffset(slot):][:w.size]
+		got := w.mem[w.layout.InOffset(slot):][:w.size]
 		w.checks.add("the data that was read", pattern.First(got, w.seed(!w.server, slot), 0))
 		clear(got) // so that the next read cannot find old data
 	case rdma.OpFetchAdd, rdma.OpCompareSwap:
@@ -86,17 +98,21 @@ func (w *worker) checkMessage(t *rdma.ReceiveTask) {
 
 // checkWritten checks the data that the peer has written. Call it after the peer has announced
 // that it is done.
-func (w *worker) checkWritten() {
-	op := w.plan.Test.Op
-	if !w.plan.Verify || op != plan.Write && op != plan.WriteImm || !w.plan.Active(!w.server) {
+func (s *slots) checkWritten() {
+	op := s.plan.Test.Op
+	if !s.plan.Verify || op != plan.Write && op != plan.WriteImm || !s.plan.Active(!s.server) {
 		return
 	}
-	n := w.size
-	if w.plan.Test.Kind == plan.Latency && op == plan.Write {
+	n := s.size
+	if s.plan.Test.Kind == plan.Latency && op == plan.Write {
 		n-- // the counter byte
 	}
-	mem := w.local.Bytes()
-	for slot := range w.layout.In {
-		w.checks.add("the data that the peer wrote", pattern.First(mem[w.layout.InOffset(slot):][:n], w.seed(!w.server, slot), 0))
+	s.check("the data that the peer wrote", n)
+}
+
+// check checks n bytes of each destination slot, which the peer has filled.
+func (s *slots) check(what string, n int) {
+	for slot := range s.layout.In {
+		s.checks.add(what, pattern.First(s.mem[s.layout.InOffset(slot):][:n], s.seed(!s.server, slot), 0))
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/control"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/plan"
 	"github.com/verbena-rdma/verbena/internal/processor"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -17,8 +18,9 @@ import (
 // Config configures an Endpoint.
 type Config struct {
 	Device   verbs.Device
-	Port     int  // of the device; zero: 1
-	GIDIndex *int // nil: the context chooses
+	Port     int        // of the device; zero: 1
+	GIDIndex *int       // nil: the context chooses
+	Local    netip.Addr // of the device, as the peer reaches it, if that is known
 	Plan     *plan.Plan
 	Server   bool
 	Timeout  time.Duration // for connections to become Ready
@@ -26,7 +28,31 @@ type Config struct {
 	Token    []byte        // the client's, if the connection manager makes the connections
 }
 
-// Endpoint is one end of a test: engines, their goroutines, and the connections on them.
+// End is one end of a test. The methods are those of Endpoint.
+type End interface {
+	Context() context.Context
+	GID() verbs.GIDEntry
+	Offer(send func(*control.End) error) error
+	Connect(receive func() (*control.End, error), dial DialTo) error
+	WaitReady() error
+	Path() (Path, error)
+	Prepare(step int) error
+	Measure() ([]*Sample, error)
+	Settle() error
+	Verified() (checked int64, damage string, err error)
+	ExpectClose()
+	Close() error
+}
+
+// OpenEnd opens an end of any test.
+func OpenEnd(ctx context.Context, cfg Config) (End, error) {
+	if cfg.Plan.Test.Kind == plan.Batches {
+		return openAgents(ctx, cfg)
+	}
+	return Open(ctx, cfg)
+}
+
+// Endpoint is one end of a test of package rdma: engines, their goroutines, and the connections on them.
 type Endpoint struct {
 	cfg     Config
 	plan    *plan.Plan
@@ -168,7 +194,7 @@ type Path struct {
 	QPN         uint32
 	MTU         verbs.MTU
 	Inline      int // most bytes of data that travel inline in a work request
-	Way         verbs.Path
+	Way         string
 }
 
 // Path describes the first connection.
@@ -176,7 +202,7 @@ func (s *Endpoint) Path() (p Path, err error) {
 	w := s.workers[0]
 	err = w.do(s.ctx, func() error {
 		c := w.flows[0].conn
-		p = Path{c.LocalAddr(), c.PeerAddr(), c.QPN(), c.MTU(), w.rdma.MaxInline(), c.Counters().Path}
+		p = Path{c.LocalAddr(), c.PeerAddr(), c.QPN(), c.MTU(), w.rdma.MaxInline(), c.Counters().Path.String()}
 		return nil
 	})
 	return p, s.cause(err)
@@ -212,7 +238,7 @@ func Sum(list []*Sample) (f Figures) {
 			last = s
 		}
 		if s.Latency != nil {
-			f.Latency = s.Latency // latency tests have one engine
+			f.Latency = s.Latency // where it is measured there is one engine
 		}
 	}
 	if f.Elapsed = last.To.Sub(first.From); f.Elapsed > 0 {

@@ -5,51 +5,72 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/plan"
 	"github.com/verbena-rdma/verbena/internal/processor"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// latencyMeter measures operations that run one at a time.
-type latencyMeter struct {
-	w       *worker
-	deliver func(*Sample)
+// meter measures operations that run one at a time.
+type meter struct {
+	plan    *plan.Plan
 	sample  Sample
 	phase   phase
 	begun   time.Time
 	shortBy int64 // by how many the measured operations fall short of the plan's iterations
 }
 
-func (m *latencyMeter) begin(deliver func(*Sample)) {
-	m.deliver, m.begun = deliver, time.Now()
+func (m *meter) begin() {
+	m.begun = time.Now()
 	m.sample.Latency = NewLatency()
-	if m.w.plan.WarmUp == 0 {
+	if m.plan.WarmUp == 0 {
 		m.mark(m.begun)
 	}
 }
 
-func (m *latencyMeter) mark(now time.Time) {
+func (m *meter) mark(now time.Time) {
 	m.phase = measuring
 	m.sample.From, m.sample.fromCPU = now, processor.Time()
 }
 
 // record adds the duration of an operation that ended at now, and reports whether to go on.
-func (m *latencyMeter) record(d time.Duration, now time.Time) bool {
+func (m *meter) record(d time.Duration, now time.Time) bool {
+	p := m.plan
 	if m.phase == warming {
-		if now.Sub(m.begun) >= m.w.plan.WarmUp {
+		if now.Sub(m.begun) >= p.WarmUp {
 			m.mark(now)
 		}
 		return true
 	}
 	m.sample.Operations++
 	m.sample.Latency.Record(d)
-	p := m.w.plan
 	if p.Iterations > 0 && m.sample.Operations < p.Iterations-m.shortBy || p.Duration > 0 && now.Sub(m.sample.From) < p.Duration {
 		return true
 	}
 	m.phase = draining
 	m.sample.To, m.sample.toCPU = now, processor.Time()
-	m.w.whenIdle(func() { m.deliver(&m.sample) })
 	return false
+}
+
+// latencyMeter delivers what a meter has measured.
+type latencyMeter struct {
+	meter
+	w       *worker
+	deliver func(*Sample)
+}
+
+func newLatencyMeter(w *worker) latencyMeter { return latencyMeter{meter: meter{plan: w.plan}, w: w} }
+
+func (m *latencyMeter) begin(deliver func(*Sample)) {
+	m.deliver = deliver
+	m.meter.begin()
+}
+
+func (m *latencyMeter) record(d time.Duration, now time.Time) bool {
+	more := m.meter.record(d, now)
+	if !more {
+		m.w.whenIdle(func() { m.deliver(&m.sample) })
+	}
+	return more
 }
 
 // requestLoad runs one request after the other, and times each from its submission to its
@@ -61,7 +82,7 @@ type requestLoad struct {
 }
 
 func newRequestLoad(w *worker) *requestLoad {
-	return &requestLoad{latencyMeter: latencyMeter{w: w}, f: w.flows[0]}
+	return &requestLoad{latencyMeter: newLatencyMeter(w), f: w.flows[0]}
 }
 
 func (r *requestLoad) begin(deliver func(*Sample)) {
@@ -95,7 +116,7 @@ type pingLoad struct {
 }
 
 func newPingLoad(w *worker) *pingLoad {
-	return &pingLoad{latencyMeter: latencyMeter{w: w}, f: w.flows[0]}
+	return &pingLoad{latencyMeter: newLatencyMeter(w), f: w.flows[0]}
 }
 
 func (p *pingLoad) begin(deliver func(*Sample)) {
@@ -161,7 +182,7 @@ type writePingLoad struct {
 const adapterPolls = 256
 
 func newWritePingLoad(w *worker) *writePingLoad {
-	b := &writePingLoad{pingLoad: pingLoad{latencyMeter: latencyMeter{w: w}, f: w.flows[0]}, peerCount: 1, polls: 1}
+	b := &writePingLoad{pingLoad: pingLoad{latencyMeter: newLatencyMeter(w), f: w.flows[0]}, peerCount: 1, polls: 1}
 	if b.f.conn.Counters().Path == verbs.PathUnknown {
 		b.polls = adapterPolls
 	}

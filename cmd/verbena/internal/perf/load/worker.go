@@ -18,11 +18,8 @@ import (
 // worker is one engine with its context, and the goroutine that drives it. Fields belong to
 // that goroutine unless they are atomic, a channel, or set before drive.
 type worker struct {
+	slots
 	endpoint *Endpoint
-	plan     *plan.Plan
-	server   bool
-	index    int
-	layout   plan.Layout
 
 	engine *pe.Engine
 	rdma   *rdma.Connections
@@ -42,14 +39,11 @@ type worker struct {
 	cancel    context.CancelFunc
 	ended     chan struct{} // closed when the goroutine has ended; nil: it has not started
 
-	step       int
-	size       int
 	load       load
 	pollMemory func() // polls memory between passes of an engine that polls; nil: not needed
 	inFlight   int64  // requests
 	onIdle     func() // called when none is in flight any more
 	failed     bool   // a task has failed, so that not all have completed
-	checks     checks
 }
 
 // load is the work of one step.
@@ -72,7 +66,7 @@ func (idleLoad) arrived()            {}
 
 func newWorker(s *Endpoint, index int) (w *worker, err error) {
 	p := s.plan
-	w = &worker{endpoint: s, plan: p, server: s.cfg.Server, index: index, layout: p.Layout(index),
+	w = &worker{endpoint: s, slots: slots{plan: p, server: s.cfg.Server, index: index, layout: p.Layout(index)},
 		ready: make(chan struct{}), load: idleLoad{}}
 	defer func() {
 		if err != nil {
@@ -110,6 +104,7 @@ func newWorker(s *Endpoint, index int) (w *worker, err error) {
 	if w.local, err = mmap.Alloc(s.cfg.Device, size, mmap.LocalReadWrite|rights(p.Test.Op)); err != nil {
 		return w, err
 	}
+	w.mem = w.local.Bytes()
 	if p.Active(w.server) {
 		if err = w.makePool(n * p.Depth); err != nil {
 			return w, err

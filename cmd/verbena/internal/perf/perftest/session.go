@@ -31,6 +31,8 @@ type ending struct {
 // endingOf returns the ending of the program for a test, as recorded.
 func endingOf(t plan.Test) (ending, error) {
 	switch {
+	case t.Kind == plan.Batches:
+		return ending{}, errors.New("perftest has no program for batches of package transfer")
 	case t.Op == plan.WriteImm:
 		return ending{}, errors.New("perftest 4.5 has no program that writes with immediate")
 	case t == plan.Test{Op: plan.Write, Kind: plan.Latency}:

@@ -25,9 +25,12 @@ func (p *Plan) Layout(engine int) Layout {
 	}
 	l := Layout{Stride: (largest + slotAlign - 1) &^ (slotAlign - 1)}
 	conns := p.ConnectionsOf(engine)
+	if p.Test.Kind == Batches {
+		conns = p.Batch // each item is as a connection
+	}
 	switch {
-	case p.Test.Op.Atomic():
-		l.Out, l.In = conns, conns // each connection has a word of its own
+	case p.Test.Op.Atomic() || p.Verify && p.Test.Kind == Batches:
+		l.Out, l.In = conns, conns // each connection has a slot of its own
 	case p.Verify && p.Test.Kind == Bandwidth:
 		l.depth = p.Depth
 		l.Out, l.In = conns*p.Depth, conns*p.Depth

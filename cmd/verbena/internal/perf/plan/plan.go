@@ -3,6 +3,7 @@
 package plan
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -16,15 +17,15 @@ type Plan struct {
 	Test          Test          `json:"test"`
 	Sizes         []int         `json:"sizes"`      // bytes, each measured in turn
 	Rounds        int           `json:"rounds"`     // how often all sizes are measured
-	Iterations    int64         `json:"iterations"` // on each connection; zero: measure for Duration
+	Iterations    int64         `json:"iterations"` // on each connection, or batches; zero: measure for Duration
 	Duration      time.Duration `json:"duration_ns"`
-	WarmUp        time.Duration `json:"warm_up_ns"` // before each measurement
-	Depth         int           `json:"depth"`      // operations in flight on each connection
-	RecvDepth     int           `json:"recv_depth"` // receives of each engine
-	Batch         int           `json:"batch"`      // operations that are posted together
-	Moderation    int           `json:"moderation"` // operations per signaled completion
-	Connections   int           `json:"connections"`
-	Engines       int           `json:"engines"` // over which the connections are spread, at both ends
+	WarmUp        time.Duration `json:"warm_up_ns"`  // before each measurement
+	Depth         int           `json:"depth"`       // operations in flight on each connection, or to each peer
+	RecvDepth     int           `json:"recv_depth"`  // receives of each engine
+	Batch         int           `json:"batch"`       // operations that are posted together, or items of a batch
+	Moderation    int           `json:"moderation"`  // operations per signaled completion
+	Connections   int           `json:"connections"` // with Batches: peers, each an agent of the server
+	Engines       int           `json:"engines"`     // over which the connections are spread, at both ends
 	Bidirectional bool          `json:"bidirectional"`
 	Events        bool          `json:"events"`            // the ends sleep rather than poll
 	Spin          time.Duration `json:"spin_ns,omitempty"` // with Events: how long the ends poll before they sleep
@@ -55,6 +56,9 @@ const (
 	pingDepth     = 16      // tasks of an end that plays ping-pong
 	pingReceives  = 64
 	maxInline     = 4096
+	maxItems      = 1 << 16
+	maxPeers      = 256
+	maxItemDepth  = 1024 // of package transfer
 )
 
 // DefaultDepth and DefaultIterations are perftest's. DefaultOperations bounds the operations
@@ -64,6 +68,12 @@ const (
 	DefaultOperations        = 1 << 17
 	DefaultIterations        = 5000
 	DefaultLatencyIterations = 1000
+)
+
+// DefaultItems is how many items a batch has. DefaultItemDepth is that of package transfer.
+const (
+	DefaultItems     = 256
+	DefaultItemDepth = 64
 )
 
 // AllSizes returns the sizes of perftest's -a: powers of two.
@@ -86,6 +96,14 @@ func (p *Plan) Complete() {
 	default:
 		p.Sizes = []int{65536}
 	}
+	batch := 1
+	if p.Test.Kind == Batches {
+		batch = DefaultItems
+		p.Depth = cmp.Or(p.Depth, DefaultItemDepth)
+		if p.Iterations == 0 {
+			p.Duration = cmp.Or(p.Duration, time.Second)
+		}
+	}
 	if p.Iterations == 0 && p.Duration == 0 {
 		p.Iterations = DefaultIterations
 		if latency {
@@ -95,7 +113,7 @@ func (p *Plan) Complete() {
 	for _, f := range []struct {
 		value *int
 		zero  int
-	}{{&p.Rounds, 1}, {&p.Connections, 1}, {&p.Engines, 1}, {&p.Batch, 1}, {&p.Moderation, 1}} {
+	}{{&p.Rounds, 1}, {&p.Connections, 1}, {&p.Engines, 1}, {&p.Batch, batch}, {&p.Moderation, 1}} {
 		if *f.value == 0 {
 			*f.value = f.zero
 		}
@@ -147,17 +165,21 @@ func (p *Plan) validateSizes(Limits) error {
 }
 
 func (p *Plan) validateCounts(l Limits) error {
+	connections, mostBatch, mostDepth := "connections", p.Depth, maxDepth
+	if p.Test.Kind == Batches {
+		connections, mostBatch, mostDepth, l.Connections = "peers", maxItems, maxItemDepth, min(l.Connections, maxPeers)
+	}
 	for _, f := range []struct {
 		name        string
 		value       int
 		least, most int
 	}{
 		{"number of rounds", p.Rounds, 1, maxRounds},
-		{"number of connections", p.Connections, 1, l.Connections},
+		{"number of " + connections, p.Connections, 1, l.Connections},
 		{"number of engines", p.Engines, 1, l.Engines},
-		{"depth", p.Depth, 1, maxDepth},
+		{"depth", p.Depth, 1, mostDepth},
 		{"number of receives", p.RecvDepth, 0, maxDepth},
-		{"batch", p.Batch, 1, p.Depth},
+		{"batch", p.Batch, 1, mostBatch},
 		{"number of operations for one completion", p.Moderation, 1, p.Depth},
 		{"number of bytes inline", p.Inline, 0, maxInline},
 		{"service level", p.SL, 0, 15},
@@ -199,8 +221,11 @@ func (p *Plan) validateTimes(Limits) error {
 }
 
 func (p *Plan) validateKind(Limits) error {
-	if p.Test.Kind == Bandwidth {
+	switch p.Test.Kind {
+	case Bandwidth:
 		return nil
+	case Batches:
+		return p.validateBatches()
 	}
 	switch {
 	case p.Connections != 1:
@@ -209,6 +234,22 @@ func (p *Plan) validateKind(Limits) error {
 		return errors.New("a latency test sends one message at a time, so it cannot measure both directions at once")
 	case p.Events && p.Test.Op == Write:
 		return errors.New("a latency test of writes cannot wait for events, because a write notifies nobody; measure write_imm_lat or send_lat")
+	}
+	return nil
+}
+
+// validateBatches refuses what the agents of package transfer decide themselves.
+func (p *Plan) validateBatches() error {
+	for _, f := range []struct {
+		flag string
+		used bool
+	}{
+		{"-engines", p.Engines != 1}, {"-b", p.Bidirectional}, {"-e", p.Events}, {"-Q", p.Moderation != 1}, {"-r", p.RecvDepth != 0}, {"-m", p.MTU != 0},
+		{"-u", p.AckTimeout != 0}, {"-I", p.Inline != 0}, {"-S", p.SL != 0}, {"-tclass", p.TrafficClass != 0},
+	} {
+		if f.used {
+			return fmt.Errorf("%s cannot be used with batches, for which package transfer has no such setting", f.flag)
+		}
 	}
 	return nil
 }
@@ -235,7 +276,7 @@ func (p *Plan) Active(server bool) bool { return !server || p.Bidirectional || p
 // Polls reports whether an end's engines poll. An end that only serves reads, writes and
 // atomics of the other end sleeps, as a program in that place would.
 func (p *Plan) Polls(server bool) bool {
-	return !p.Events && (p.Active(server) || p.Test.Op.Receives())
+	return !p.Events && p.Test.Kind != Batches && (p.Active(server) || p.Test.Op.Receives())
 }
 
 // TakesMessages reports whether an end has receives.

@@ -3,6 +3,7 @@ package plan
 import (
 	"encoding/json"
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -18,7 +19,7 @@ var wide = Limits{Memory: 1 << 30, Connections: 1000, Engines: 16}
 
 func TestTestNames(t *testing.T) {
 	require.Len(t, Tests(), 12)
-	for _, test := range Tests() {
+	for _, test := range slices.Concat(Tests(), BatchTests()) {
 		again, err := ParseTest(test.String())
 		require.NoError(t, err)
 		assert.Equal(t, test, again)
@@ -34,7 +35,7 @@ func TestTestNames(t *testing.T) {
 }
 
 func TestDefaultsAreValid(t *testing.T) {
-	for _, test := range Tests() {
+	for _, test := range slices.Concat(Tests(), BatchTests()) {
 		p := Plan{Test: test}
 		p.Complete()
 		require.NoError(t, p.Validate(wide), "%v", test)
@@ -92,6 +93,12 @@ func TestWrongPlans(t *testing.T) {
 		"inline":                  {func(p *Plan) { p.Inline = maxInline + 1 }, "inline"},
 		"latency of two":          {func(p *Plan) { p.Test.Kind, p.Connections = Latency, 2 }, "one connection"},
 		"latency both ways":       {func(p *Plan) { p.Test.Kind, p.Bidirectional = Latency, true }, "one message at a time"},
+		"peers":                   {func(p *Plan) { p.Test.Kind, p.Connections = Batches, maxPeers+1 }, "peers is 257"},
+		"no items":                {func(p *Plan) { p.Test.Kind, p.Batch = Batches, 0 }, "batch is 0"},
+		"items":                   {func(p *Plan) { p.Test.Kind, p.Batch = Batches, maxItems+1 }, "batch is"},
+		"depth of agents":         {func(p *Plan) { p.Test.Kind, p.Depth = Batches, maxItemDepth+1 }, "depth is 1025"},
+		"engines of agents":       {func(p *Plan) { p.Test.Kind, p.Connections, p.Engines = Batches, 2, 2 }, "-engines cannot"},
+		"MTU of agents":           {func(p *Plan) { p.Test.Kind, p.MTU = Batches, 1024 }, "-m cannot"},
 		"asleep for a write":      {func(p *Plan) { p.Test.Kind, p.Events = Latency, true }, "write_imm_lat"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -107,12 +114,13 @@ func TestWrongPlans(t *testing.T) {
 func TestLayout(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := Plan{
-			Test:        rapid.SampledFrom(Tests()).Draw(t, "test"),
+			Test:        rapid.SampledFrom(slices.Concat(Tests(), BatchTests())).Draw(t, "test"),
 			Sizes:       rapid.SliceOfN(rapid.IntRange(1, 1<<16), 1, 4).Draw(t, "sizes"),
 			Depth:       rapid.IntRange(1, 32).Draw(t, "depth"),
 			Connections: rapid.IntRange(1, 40).Draw(t, "connections"),
 			Engines:     rapid.IntRange(1, 8).Draw(t, "engines"),
 			Verify:      rapid.Bool().Draw(t, "verify"),
+			Batch:       rapid.IntRange(1, 40).Draw(t, "batch"),
 		}
 		p.Complete()
 		if p.Validate(wide) != nil {
@@ -126,6 +134,10 @@ func TestLayout(t *testing.T) {
 			conns += n
 			require.LessOrEqual(t, n, p.ConnectionsOf(0))
 			used := map[int]bool{}
+			if p.Test.Kind == Batches {
+				n = p.Batch
+				require.True(t, !p.Verify || l.Out == n && l.In == n)
+			}
 			for c := range n {
 				for i := range p.Depth {
 					slot := l.Slot(c, i)
@@ -166,6 +178,8 @@ func TestWhoPolls(t *testing.T) {
 	write := Plan{Test: Test{Write, Bandwidth}}
 	assert.True(t, write.Polls(false))
 	assert.False(t, write.Polls(true), "it waits for nothing")
+	batches := Plan{Test: Test{Write, Batches}}
+	assert.False(t, batches.Polls(false), "an agent sleeps")
 	send := Plan{Test: Test{Send, Bandwidth}}
 	assert.True(t, send.Polls(true))
 	send.Events = true

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -41,9 +42,10 @@ type Kind int
 const (
 	Bandwidth Kind = iota // many operations in flight
 	Latency               // one operation at a time
+	Batches               // batches of package transfer
 )
 
-var kindNames = [...]string{"bw", "lat"}
+var kindNames = [...]string{"bw", "lat", "batch"}
 
 // Test is an operation and what is measured about it, such as write_bw.
 type Test struct {
@@ -51,7 +53,10 @@ type Test struct {
 	Kind Kind
 }
 
-// Tests returns all tests.
+// BatchTests returns the tests of package transfer.
+func BatchTests() []Test { return []Test{{Write, Batches}, {Read, Batches}} }
+
+// Tests returns all other tests.
 func Tests() (list []Test) {
 	for op := range opNames {
 		list = append(list, Test{Op(op), Bandwidth}, Test{Op(op), Latency})
@@ -61,7 +66,7 @@ func Tests() (list []Test) {
 
 // String is the name of the test, as ParseTest takes it.
 func (t Test) String() string {
-	if t.Kind != Bandwidth && t.Kind != Latency {
+	if t.Kind < 0 || int(t.Kind) >= len(kindNames) {
 		return fmt.Sprintf("%v_%d", t.Op, int(t.Kind))
 	}
 	return t.Op.String() + "_" + kindNames[t.Kind]
@@ -70,7 +75,7 @@ func (t Test) String() string {
 // ParseTest finds a test by its name.
 func ParseTest(name string) (Test, error) {
 	var names []string
-	for _, t := range Tests() {
+	for _, t := range slices.Concat(Tests(), BatchTests()) {
 		if t.String() == name {
 			return t, nil
 		}

@@ -27,7 +27,7 @@ func example(test plan.Test, sizes ...int) *Report {
 	r := &Report{Format: Format, Version: Version, Time: time.Unix(1e9, 0).UTC(), Plan: p, Client: host, Server: host, Path: Path{MTU: 4096}}
 	for _, s := range p.Sizes {
 		res := Result{Size: s, Operations: 1000, Seconds: 1, Rate: 1000, Bandwidth: 1000 * float64(s), Client: Usage{CPU: 300}, Server: Usage{CPU: 200}}
-		if test.Kind == plan.Latency {
+		if test.Kind != plan.Bandwidth {
 			l := load.NewLatency()
 			for i := range 1000 {
 				l.Record(time.Duration(1000 + i))
@@ -56,19 +56,21 @@ func TestJSON(t *testing.T) {
 
 func TestCSV(t *testing.T) {
 	var b bytes.Buffer
-	require.NoError(t, WriteCSV(&b, []*Report{example(plan.Test{Op: plan.Read}, 2, 4), example(plan.Test{Op: plan.Write, Kind: plan.Latency}, 2)}))
+	require.NoError(t, WriteCSV(&b, []*Report{example(plan.Test{Op: plan.Read}, 2, 4), example(plan.Test{Op: plan.Write, Kind: plan.Latency}, 2), example(plan.Test{Op: plan.Write, Kind: plan.Batches}, 2)}))
 	lines, err := csv.NewReader(&b).ReadAll() // which checks that all have as many fields
 	require.NoError(t, err)
-	require.Len(t, lines, 4)
+	require.Len(t, lines, 5)
 	assert.Equal(t, csvHeader, lines[0])
 	assert.Equal(t, "read_bw", lines[1][1])
 	assert.Equal(t, "write_lat", lines[3][1])
+	assert.Equal(t, "write_batch", lines[4][1])
 }
 
 func TestTable(t *testing.T) {
 	var b bytes.Buffer
 	table := NewTable(&b, true)
 	bw, lat := example(plan.Test{Op: plan.Read}, 1e6), example(plan.Test{Op: plan.Write, Kind: plan.Latency}, 2)
+	batch := example(plan.Test{Op: plan.Write, Kind: plan.Batches}, 5e6)
 	bw.Warnings, bw.Path.Way = []string{"do not believe it"}, "shared memory"
 	bw.Results[0].Damage = "rot"
 	bw.Results[0].Server.Counters = []control.Counter{{Name: "drops", Delta: 3}}
@@ -78,8 +80,10 @@ func TestTable(t *testing.T) {
 	table.Foot(bw)
 	table.Head(lat)
 	table.Row(&lat.Plan, &lat.Results[0])
+	table.Head(batch)
+	table.Row(&batch.Plan, &batch.Results[0])
 	require.NoError(t, table.Err())
-	for _, want := range []string{"BW average[Gb/sec]", " 8.00 ", "DAMAGED: rot", "server drops", "+3", "warning: do not believe it", "went through shared memory", "half of a round trip", "t_typical", " 1.50 "} {
+	for _, want := range []string{"BW average[Gb/sec]", " 8.00 ", "DAMAGED: rot", "server drops", "+3", "warning: do not believe it", "went through shared memory", "half of a round trip", "t_typical", " 1.50 ", "batches of 256 items, 1 peers, depth 64", "t_max of a batch", " 40.00 ", " 2.00"} {
 		assert.Contains(t, b.String(), want)
 	}
 }

@@ -42,7 +42,11 @@ func (t *Table) Head(r *Report) {
 		h := end.host
 		t.printf("%-9s %s (%s), GID %d %s %s; %s\n", end.name, h.Device, h.Link, h.GIDIndex, h.GID, h.GIDType, describeMachine(h))
 	}
-	t.printf("path      %s to %s, MTU %d, %d bytes inline at most\n", r.Path.Local, r.Path.Peer, r.Path.MTU, r.Path.Inline)
+	t.printf("path      %s to %s", r.Path.Local, r.Path.Peer)
+	if p.Test.Kind != plan.Batches {
+		t.printf(", MTU %d, %d bytes inline at most", r.Path.MTU, r.Path.Inline)
+	}
+	t.printf("\n")
 	if p.Test.Kind == plan.Latency {
 		t.printf(" %-10s %-12s %-9s %-9s %-13s %-9s %-11s %-9s %-9s %-9s %-9s\n",
 			"#bytes", "#iterations", "t_min", "t_max", "t_typical", "t_avg", "t_stdev", "90%", "99%", "99.9%", "99.99% [usec]")
@@ -51,6 +55,11 @@ func (t *Table) Head(r *Report) {
 	unit := "[MB/sec]"
 	if t.gbits {
 		unit = "[Gb/sec]"
+	}
+	if p.Test.Kind == plan.Batches {
+		t.printf(" %-10s %-12s %-20s %-14s %-14s %-23s %-11s %-9s %-9s %s\n",
+			"#bytes", "#items", "BW average"+unit, "Items[M/sec]", "CPU[ns/item]", "CPU of server[ns/item]", "t_typical", "90%", "99%", "t_max of a batch [usec]")
+		return
 	}
 	t.printf(" %-10s %-12s %-18s %-20s %-16s %-14s %s\n",
 		"#bytes", "#iterations", "BW peak"+unit, "BW average"+unit, "MsgRate[Mpps]", "CPU[ns/op]", "CPU of server[ns/op]")
@@ -77,7 +86,9 @@ func about(p *plan.Plan) string {
 	if p.Bidirectional {
 		add("both directions")
 	}
-	if p.Events {
+	if p.Test.Kind == plan.Batches {
+		add("batches of %d items, %d peers, depth %d", p.Batch, p.Connections, p.Depth)
+	} else if p.Events {
 		add("events")
 	} else {
 		add("polling")
@@ -102,7 +113,10 @@ func describeMachine(h *control.Host) string {
 
 // Row prints a result.
 func (t *Table) Row(p *plan.Plan, res *Result) {
-	if l := res.Latency; l != nil {
+	if l := res.Latency; p.Test.Kind == plan.Batches {
+		t.printf(" %-10d %-12d %-20.2f %-14.6f %-14.0f %-23.0f %-11.2f %-9.2f %-9.2f %.2f\n",
+			res.Size, res.Operations, t.bandwidth(res.Bandwidth), res.Rate/1e6, res.Client.CPU, res.Server.CPU, l.Typical, l.P90, l.P99, l.Max)
+	} else if l != nil {
 		t.printf(" %-10d %-12d %-9.2f %-9.2f %-13.2f %-9.2f %-11.2f %-9.2f %-9.2f %-9.2f %-9.2f\n",
 			res.Size, res.Operations, l.Min, l.Max, l.Typical, l.Avg, l.Stdev, l.P90, l.P99, l.P999, l.P9999)
 	} else {
