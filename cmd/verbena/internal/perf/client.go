@@ -73,7 +73,7 @@ func measureAll(ctx context.Context, o *options, table *report.Table) (reports [
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, d.dev.Close()) }()
+	defer func() { err = errors.Join(err, d.Close()) }()
 	end := time.Now().Add(o.patience())
 	stream, err := dial(ctx, o, d, net.JoinHostPort(addr.String(), port))
 	if err != nil {
@@ -217,7 +217,7 @@ func (c *client) run() (r *report.Report, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := load.OpenEnd(c.conv.Context(), load.Config{Device: c.device.dev, Port: c.device.port, GIDIndex: c.device.gid, Plan: c.plan, Timeout: c.o.timeout, Token: token})
+	s, err := load.OpenEnd(c.conv.Context(), load.Config{Device: c.device.dev, More: c.device.more, Port: c.device.port, GIDIndex: c.device.gid, Plan: c.plan, Timeout: c.o.timeout, Token: token})
 	if err != nil {
 		return nil, err
 	}
@@ -304,7 +304,7 @@ func (c *client) step(s load.End, i int) (*report.Result, error) {
 	if err := s.Prepare(i); err != nil {
 		return nil, err
 	}
-	g := newCounterSnapshot(c.device.dev)
+	g := newCounterSnapshot(c.device)
 	if err := c.conv.Send(&control.Begin{Step: i}); err != nil {
 		return nil, err
 	}

@@ -126,7 +126,7 @@ func (c *cmClients) open(o *options, bind netip.Addr) (*cmPart, error) {
 	}
 	stack, err := newStack(d)
 	if err != nil {
-		return nil, errors.Join(err, d.dev.Close())
+		return nil, errors.Join(err, d.Close())
 	}
 	p := &cmPart{clients: c, device: d, stack: stack, done: make(chan struct{})}
 	p.ctx, p.stop = context.WithCancel(c.ctx)
@@ -180,5 +180,5 @@ func (p *cmPart) Done() <-chan struct{} { return p.done }
 func (p *cmPart) Close() error {
 	p.stop()
 	p.running.Wait()
-	return errors.Join(p.err, p.stack.Close(), p.device.dev.Close())
+	return errors.Join(p.err, p.stack.Close(), p.device.Close())
 }

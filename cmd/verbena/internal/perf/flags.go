@@ -52,8 +52,12 @@ func (o *options) limits() plan.Limits {
 
 // validate checks a plan against the limits and the flags of this end.
 func (o *options) validate(p *plan.Plan) error {
-	if p.Test.Kind == plan.Batches && (o.gid >= 0 || o.ibPort > 0) {
+	batches := p.Test.Kind == plan.Batches
+	switch {
+	case batches && (o.gid >= 0 || o.ibPort > 0):
 		return errors.New("-x and -i cannot be used with batches, for which package transfer chooses port and GID")
+	case !batches && strings.Contains(o.device, ","):
+		return fmt.Errorf("-d is %s; only batches use several devices", o.device)
 	}
 	return p.Validate(o.limits())
 }
@@ -89,7 +93,7 @@ func (o *parsed) page() *usage.Page {
 		return func(name, about string) { f.BoolVar(v, name, false, about) }
 	}
 	f.StringVar(&o.tests, "test", "write_bw", "tests, separated by commas, or all: write, write_imm, read, send, fetch_add, compare_swap, each with _bw or _lat; or batch: write_batch and read_batch, which measure package transfer")
-	both("d", "ib-dev", "`device`, such as soft-eth0 or mlx5_0 (default: the one by which the system reaches the other end)", word(&o.device, ""))
+	both("d", "ib-dev", "`device`, such as soft-eth0 or mlx5_0 (default: the one by which the system reaches the other end); for batches also several, separated by commas", word(&o.device, ""))
 	both("i", "ib-port", "`number` of the port of the device (default 1)", number(&o.ibPort, 0))
 	both("x", "gid-index", "`index` of the local GID (default: the one of the route)", number(&o.gid, -1))
 	both("p", "port", "`port` to listen on, or to connect to", number(&o.port, defaultPort))

@@ -4,26 +4,30 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/control"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/machine"
 	"github.com/verbena-rdma/verbena/device"
 	"github.com/verbena-rdma/verbena/device/route"
+	"github.com/verbena-rdma/verbena/internal/counters"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // openDevice is an open device, with the port and the GID to use.
 type openDevice struct {
 	dev   verbs.Device
+	more  []verbs.Device // for batches
 	port  int
 	gid   *int // nil: no GID has a route to the other end; package rdma chooses
 	local netip.Addr
 }
 
-// open opens the device that the flags name, or else the device through which the system
+// open opens the devices that the flags name, or else the device through which the system
 // reaches an address.
 func open(o *options, target netip.Addr) (d *openDevice, err error) {
-	r, err := route.Find(o.device, target)
+	names := strings.Split(o.device, ",")
+	r, err := route.Find(names[0], target)
 	if err != nil {
 		return nil, err
 	}
@@ -31,12 +35,19 @@ func open(o *options, target netip.Addr) (d *openDevice, err error) {
 	if d.dev, err = device.Open(r.Device); err != nil {
 		return nil, err
 	}
+	for _, name := range names[1:] {
+		dev, err := device.Open(name)
+		if err != nil {
+			return nil, errors.Join(err, d.Close())
+		}
+		d.more = append(d.more, dev)
+	}
 	if o.gid >= 0 {
 		d.gid = &o.gid
 		return d, nil
 	}
 	if err = r.Rank(d.dev); err != nil {
-		return nil, errors.Join(err, d.dev.Close())
+		return nil, errors.Join(err, d.Close())
 	}
 	for _, c := range r.Candidates {
 		if c.Used && (o.ibPort == 0 || o.ibPort == c.Port) {
@@ -44,6 +55,15 @@ func open(o *options, target netip.Addr) (d *openDevice, err error) {
 		}
 	}
 	return d, nil
+}
+
+func (d *openDevice) all() []verbs.Device { return append([]verbs.Device{d.dev}, d.more...) }
+
+func (d *openDevice) Close() (err error) {
+	for _, dev := range d.all() {
+		err = errors.Join(err, dev.Close())
+	}
+	return err
 }
 
 // host describes this end. gid is the GID in use.
@@ -56,28 +76,39 @@ func (d *openDevice) host(gid verbs.GIDEntry) (h control.Host, err error) {
 	if err != nil {
 		return h, err
 	}
+	var names []string
+	for _, dev := range d.all() {
+		names = append(names, dev.Name())
+	}
 	return control.Host{
-		Machine: machine.Describe(), Device: d.dev.Name(), Driver: d.dev.Driver(), Firmware: attr.FirmwareVersion,
+		Machine: machine.Describe(), Device: strings.Join(names, ","), Driver: d.dev.Driver(), Firmware: attr.FirmwareVersion,
 		GID: gid.GID.Addr().String(), GIDIndex: gid.Index, GIDType: fmt.Sprint(gid.Type),
 		Link: fmt.Sprint(port.LinkLayer), Rate: port.ActiveRate,
 	}, nil
 }
 
-// counterSnapshot records the counters of the device and the number of swapped pages, to find
+// counterSnapshot records the counters of the devices, those of one name together, and the number of swapped pages, to find
 // what changes.
 type counterSnapshot struct {
-	dev     verbs.Device
+	devices []verbs.Device
 	before  map[string]uint64
 	swapped uint64
 }
 
-func newCounterSnapshot(dev verbs.Device) *counterSnapshot {
-	g := &counterSnapshot{dev: dev, before: map[string]uint64{}, swapped: machine.Swapped()}
-	list, _ := dev.Counters() // without those that cannot be read
-	for _, c := range list {
+func newCounterSnapshot(d *openDevice) *counterSnapshot {
+	g := &counterSnapshot{devices: d.all(), before: map[string]uint64{}, swapped: machine.Swapped()}
+	for _, c := range g.read() {
 		g.before[label(c)] = c.Value
 	}
 	return g
+}
+
+func (g *counterSnapshot) read() (sum []verbs.Counter) {
+	for _, dev := range g.devices {
+		list, _ := dev.Counters() // without those that cannot be read
+		sum = counters.AddLists(sum, list)
+	}
+	return sum
 }
 
 // label is the name of a counter, which several ports may have.
@@ -89,12 +120,11 @@ func label(c verbs.Counter) string {
 }
 
 // changes returns the counters that have changed, and the number of pages swapped since.
-func (g *counterSnapshot) changes() (counters []control.Counter, swapped uint64) {
-	list, _ := g.dev.Counters()
-	for _, c := range list {
+func (g *counterSnapshot) changes() (changed []control.Counter, swapped uint64) {
+	for _, c := range g.read() {
 		if delta := int64(c.Value - g.before[label(c)]); delta != 0 {
-			counters = append(counters, control.Counter{Name: label(c), Delta: delta})
+			changed = append(changed, control.Counter{Name: label(c), Delta: delta})
 		}
 	}
-	return counters, machine.Swapped() - g.swapped
+	return changed, machine.Swapped() - g.swapped
 }

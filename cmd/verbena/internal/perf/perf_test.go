@@ -195,6 +195,26 @@ func TestFiles(t *testing.T) {
 	assert.NoError(t, json.Unmarshal([]byte(out), &one), "%s", out)
 }
 
+// Batches use all devices that either end names; other tests use one.
+func TestSeveralDevices(t *testing.T) {
+	addr, log := startServer(t, "-d", "soft-lo,soft-lo")
+	code, out := run(t, "-test", "batch", "-d", "soft-lo,soft-lo,soft-lo", "-n", "5", "-s", "300000", "-q", "2", "-l", "9", "-verify", "-counters", addr)
+	require.Equal(t, exit.OK, code, "%s\n%s", out, log)
+	assert.Contains(t, out, "client    soft-lo,soft-lo,soft-lo (")
+	assert.Contains(t, out, "server    soft-lo,soft-lo (")
+	assert.Equal(t, 2, strings.Count(out, "verified: 9 "))
+	assert.Contains(t, out, "client sent_pkts")
+	require.Eventually(t, func() bool { // the client before is being given up
+		code, out = run(t, "-n", "10", addr)
+		return !strings.Contains(out, "another client")
+	}, patience, time.Millisecond)
+	assert.Equal(t, exit.Failed, code, "%s", out)
+	assert.Contains(t, out, "the server cannot run the test: -d is soft-lo,soft-lo; only batches use several devices")
+	code, out = run(t, "-test", "batch", "-d", "soft-lo,soft-nothing0", addr)
+	assert.Equal(t, exit.Failed, code, "%s", out)
+	assert.Contains(t, out, `interface "nothing0"`)
+}
+
 // Both ends by connection manager.
 func TestConnectionManager(t *testing.T) {
 	addr, log := startServer(t, "-R")
@@ -254,6 +274,7 @@ func TestWrongUsage(t *testing.T) {
 		"batch is 70000":                 {"-test", "batch", "-l", "70000", "a"},
 		"depth is 2000":                  {"-test", "batch", "-t", "2000", "a"},
 		"limit is 2147483648; use":       {"-test", "batch", "-s", "8388608", "-verify", "a"},
+		"only batches use several":       {"-d", "soft-lo,soft-lo", "a"},
 		"no program for batches":         {"-test", "write_batch", "-perftest", "a"},
 	} {
 		code, out := run(t, args...)

@@ -129,7 +129,7 @@ func (s *server) tests(conv *control.Conversation, peer netip.Addr, log zerolog.
 	d := s.device
 	defer func() {
 		if d != nil && d != s.device {
-			err = errors.Join(err, d.dev.Close())
+			err = errors.Join(err, d.Close())
 		}
 	}()
 	for {
@@ -185,7 +185,7 @@ type serverTest struct {
 
 // run serves the test, and reports whether it was the last one.
 func (t *serverTest) run() (last bool, err error) {
-	s, err := load.OpenEnd(t.conv.Context(), load.Config{Device: t.device.dev, Port: t.device.port, GIDIndex: t.device.gid, Local: t.device.local, Plan: t.plan, Server: true, Timeout: t.o.timeout, Token: t.token})
+	s, err := load.OpenEnd(t.conv.Context(), load.Config{Device: t.device.dev, More: t.device.more, Port: t.device.port, GIDIndex: t.device.gid, Local: t.device.local, Plan: t.plan, Server: true, Timeout: t.o.timeout, Token: t.token})
 	if err != nil {
 		return false, err
 	}
@@ -240,7 +240,7 @@ func (t *serverTest) step(s load.End, i int) error {
 	if err := s.Prepare(i); err != nil {
 		return err
 	}
-	g, watch := newCounterSnapshot(t.device.dev), load.StartStopwatch()
+	g, watch := newCounterSnapshot(t.device), load.StartStopwatch()
 	if err := t.conv.Send(&control.Ready{}); err != nil {
 		return err
 	}

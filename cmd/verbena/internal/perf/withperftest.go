@@ -102,7 +102,7 @@ func measurePerftest(ctx context.Context, o *options, table *report.Table) (repo
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, d.dev.Close()) }()
+	defer func() { err = errors.Join(err, d.Close()) }()
 	stream, err := dialTCP(ctx, o, "a program of perftest", net.JoinHostPort(addr.String(), port))
 	if err != nil {
 		return nil, err
@@ -122,7 +122,7 @@ func measurePerftest(ctx context.Context, o *options, table *report.Table) (repo
 		return nil, err
 	}
 	table.Head(r)
-	g := newCounterSnapshot(d.dev)
+	g := newCounterSnapshot(d)
 	samples, err := s.Measure()
 	if err != nil {
 		return nil, err
@@ -165,7 +165,7 @@ func servePerftest(ctx context.Context, o *options, stdout io.Writer) (err error
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, d.dev.Close()) }()
+	defer func() { err = errors.Join(err, d.Close()) }()
 	f := &perftestRun{o: o, plan: o.plans[0], device: d, stream: stream}
 	s, session, gid, err := f.open(ctx, true)
 	if err != nil {

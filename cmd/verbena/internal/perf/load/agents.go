@@ -37,12 +37,12 @@ func openAgents(ctx context.Context, cfg Config) (a *agents, err error) {
 	if a.mem, a.free, err = mmap.AllocBytes(int(a.layout.Size())); err != nil {
 		return nil, err
 	}
-	own := transfer.Config{Devices: []verbs.Device{cfg.Device}, MaxConnections: p.Connections, Depth: p.Depth, DialTimeout: cfg.Timeout}
+	own := transfer.Config{Devices: append([]verbs.Device{cfg.Device}, cfg.More...), MaxConnections: p.Connections, Depth: p.Depth, DialTimeout: cfg.Timeout}
 	name, perm, n := "", mmap.LocalReadWrite, 1
 	if a.server {
 		name, perm, n = segment, mmap.LocalReadWrite|rights(p.Test.Op), p.Connections
 		own.MaxConnections, own.Listen = 4, ":0" // one, its successor, and what others may try
-		if cfg.Local.IsValid() {
+		if cfg.Local.IsValid() && len(cfg.More) == 0 {
 			own.Listen = net.JoinHostPort(cfg.Local.String(), "0")
 		}
 	}

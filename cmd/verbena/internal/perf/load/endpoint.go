@@ -18,9 +18,10 @@ import (
 // Config configures an Endpoint.
 type Config struct {
 	Device   verbs.Device
-	Port     int        // of the device; zero: 1
-	GIDIndex *int       // nil: the context chooses
-	Local    netip.Addr // of the device, as the peer reaches it, if that is known
+	More     []verbs.Device // for batches
+	Port     int            // of the device; zero: 1
+	GIDIndex *int           // nil: the context chooses
+	Local    netip.Addr     // of the device, as the peer reaches it, if that is known
 	Plan     *plan.Plan
 	Server   bool
 	Timeout  time.Duration // for connections to become Ready
