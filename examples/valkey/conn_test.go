@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -23,7 +24,19 @@ import (
 	"github.com/verbena-rdma/verbena/soft"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// serverVariable of the environment has the address at which the program is a server, in place of a test.
+const serverVariable = "VERBENA_VALKEY_SERVER"
+
+func TestMain(m *testing.M) {
+	if addr := os.Getenv(serverVariable); addr != "" {
+		if err := serve(addr); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 var (
 	_ net.Conn     = (*Conn)(nil)

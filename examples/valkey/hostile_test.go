@@ -247,6 +247,18 @@ func TestHostile(t *testing.T) {
 		}},
 		{"a wrong key", RuleKey, false, register(func(m *command) { m.key ^= 0x100 })},
 		{"memory that is not the peer's", RuleKey, true, register(func(m *command) { m.addr += 2 * half })},
+		{"memory that the peer has taken back", RuleKey, false, func(p *peer, _ command, c net.Conn) {
+			m, err := mmap.Alloc(p.rdma.Device(), half, mmap.LocalReadWrite|mmap.RemoteWrite)
+			require.NoError(p.t, err)
+			key, err := m.ExportKey(p.rdma.PD())
+			require.NoError(p.t, err)
+			p.command(command{opcode: opRegisterXferMemory, addr: m.Addr(), length: half, key: key})
+			_, err = c.Write([]byte("hello"))
+			require.NoError(p.t, err)
+			p.take(5)
+			require.NoError(p.t, m.Close())
+			_, _ = c.Write([]byte("hello"))
+		}},
 		{"no data", RuleLength, false, write(0, 0, 0)},
 		{"more data than is written", RuleLength, false, write(0, 5, 4)},
 		{"more data than there is room for", RuleLength, false, write(0, 100, 1001)},
@@ -264,6 +276,18 @@ func TestHostile(t *testing.T) {
 			m, err := mmap.FromKey(p.rdma.Device(), at.addr, int(at.length), at.key, mmap.RemoteRead)
 			require.NoError(p.t, err)
 			_ = await.Read(p.t.Context(), p.conn, bufinv.Source(m, 0, 10), bufinv.Target(p.memory, 0, 10))
+			_ = m.Close()
+		}},
+		{"an atomic", RuleAccess, true, func(p *peer, at command, _ net.Conn) {
+			m, err := mmap.FromKey(p.rdma.Device(), at.addr, int(at.length), at.key, mmap.RemoteAtomic)
+			require.NoError(p.t, err)
+			_, _ = await.FetchAdd(p.t.Context(), p.conn, bufinv.Target(m, 0, 8), 1)
+			_ = m.Close()
+		}},
+		{"data beyond the memory that is not announced", RuleAccess, true, func(p *peer, at command, _ net.Conn) {
+			m, err := mmap.FromKey(p.rdma.Device(), at.addr, int(at.length)+1, at.key, mmap.RemoteWrite)
+			require.NoError(p.t, err)
+			_ = await.Write(p.t.Context(), p.conn, bufinv.Source(p.memory, 0, 1), bufinv.Target(m, int(at.length), 1))
 			_ = m.Close()
 		}},
 	} {

@@ -28,9 +28,9 @@ type dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
 // libraries runs a test of a library by TCP and by RDMA. What it returns is to be the same.
 func libraries(t *testing.T, f func(t *testing.T, s *server, addr string, dial dialer) []string) {
 	servers(t, func(t *testing.T, s *server) {
-		want := f(t, s, s.tcp, new(net.Dialer).DialContext)
+		want := f(t, s, s.addr, new(net.Dialer).DialContext)
 		require.NotEmpty(t, want)
-		require.Equal(t, want, f(t, s, s.rdma, open(t, soft.Config{}, Config{}).DialContext))
+		require.Equal(t, want, f(t, s, s.addr, open(t, soft.Config{}, Config{}).DialContext))
 	})
 }
 

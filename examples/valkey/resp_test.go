@@ -2,14 +2,19 @@ package valkey
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"os/signal"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
+
+	"github.com/verbena-rdma/verbena/soft"
 )
 
 // line reads a line of RESP, the protocol of Redis, without its end.
@@ -71,6 +76,36 @@ type smallConn struct {
 	mu            sync.Mutex
 	out           *bufio.Writer
 	subscriptions int
+}
+
+// serve serves RESP at an address, by TCP and by RDMA, until the process is asked to end.
+func serve(addr string) error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	dev, err := soft.Open(soft.Config{})
+	if err != nil {
+		return err
+	}
+	stack, err := New(Config{Device: dev})
+	if err != nil {
+		return err
+	}
+	byRDMA, err := stack.Listen(addr)
+	if err != nil {
+		return err
+	}
+	byTCP, err := net.Listen("tcp", addr)
+	if err != nil {
+		return err
+	}
+	s := newSmall()
+	s.serve(byTCP)
+	s.serve(byRDMA)
+	fmt.Println("ready")
+	<-ctx.Done()
+	err = errors.Join(byTCP.Close(), byRDMA.Close())
+	s.stop()
+	return errors.Join(err, stack.Close(), dev.Close())
 }
 
 func newSmall() *small {
