@@ -15,7 +15,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -321,37 +323,72 @@ func TestValkeyClient(t *testing.T) {
 	require.Contains(t, string(out), "Valkey Over RDMA test [OK]")
 }
 
-// BenchmarkGet is a table of rate and latency by TCP and by RDMA: of one command after the other, and of
-// pipelines of 32.
-func BenchmarkGet(b *testing.B) {
+// BenchmarkServers is a table of rate and latency by TCP and on the paths of RDMA: the medians of rounds that take
+// turns. A latency is that of a pipeline.
+func BenchmarkServers(b *testing.B) {
+	type row struct {
+		name, key, command   string
+		clients, depth, size int
+	}
+	get := func(clients, depth, size int) row {
+		return row{fmt.Sprintf("GET/bytes=%d/clients=%d/pipeline=%d", size, clients, depth), fmt.Sprint(size), request("GET", fmt.Sprint(size)), clients, depth, len(fmt.Sprintf("$%d\r\n", size)) + size + 2}
+	}
+	set := func(size int) row {
+		return row{fmt.Sprintf("SET/bytes=%d", size), fmt.Sprint(size), request("SET", fmt.Sprint(size), strings.Repeat("x", size)), 1, 1, len("+OK\r\n")}
+	}
 	for name, start := range kinds {
 		b.Run("server="+name, func(b *testing.B) {
 			d := dialers(b, start(b))
-			for _, row := range []struct{ size, depth int }{{64, 1}, {64, 32}, {4 << 10, 1}, {64 << 10, 1}, {1 << 20, 1}, {16 << 20, 1}} {
-				for network := range d {
-					b.Run(fmt.Sprintf("bytes=%d/pipeline=%d/%s", row.size, row.depth, network), func(b *testing.B) {
-						c := d[network]()
-						c.ask(b, "SET", "k", strings.Repeat("x", row.size))
-						pipeline := strings.Repeat(request("GET", "k"), row.depth)
-						b.SetBytes(int64(row.size * row.depth))
-						var took []time.Duration
-						for b.Loop() {
-							begun := time.Now()
-							_, err := io.WriteString(c, pipeline)
-							require.NoError(b, err)
-							for range row.depth {
-								_, err = c.in.Discard(len(fmt.Sprintf("$%d\r\n", row.size)) + row.size + 2)
-								require.NoError(b, err)
-							}
-							took = append(took, time.Since(begun))
+			delete(d, "UDP with loss")
+			for _, r := range []row{get(1, 1, 64), get(16, 1, 64), get(1, 16, 64), get(1, 1, 4<<10), get(1, 1, 1<<20), set(64 << 10)} {
+				b.Run(r.name, func(b *testing.B) {
+					pipeline := strings.Repeat(r.command, r.depth)
+					clients := map[string][]client{}
+					for path, dial := range d {
+						for range r.clients {
+							clients[path] = append(clients[path], dial())
 						}
-						slices.Sort(took)
-						b.ReportMetric(float64(len(took)*row.depth)/b.Elapsed().Seconds(), "gets/s")
-						b.ReportMetric(took[len(took)/2].Seconds()*1e6, "p50-µs")
-						b.ReportMetric(took[len(took)*99/100].Seconds()*1e6, "p99-µs")
-					})
-				}
+						size, _ := strconv.Atoi(r.key)
+						clients[path][0].ask(b, "SET", r.key, strings.Repeat("x", size))
+					}
+					rates, latencies := map[string][]float64{}, map[string][]float64{}
+					for b.Loop() {
+						for path, list := range clients {
+							begun, n := time.Now(), max(1, min(200, 16<<20/(len(pipeline)+r.size*r.depth))/r.clients)
+							took := make([][]float64, len(list))
+							var all sync.WaitGroup
+							for i, c := range list {
+								all.Go(func() {
+									for range n {
+										begun := time.Now()
+										_, err := io.WriteString(c, pipeline)
+										assert.NoError(b, err)
+										for range r.depth {
+											_, err = c.in.Discard(r.size)
+											assert.NoError(b, err)
+										}
+										took[i] = append(took[i], time.Since(begun).Seconds()*1e6)
+									}
+								})
+							}
+							all.Wait()
+							rates[path] = append(rates[path], float64(n*r.depth*r.clients)/time.Since(begun).Seconds())
+							latencies[path] = append(latencies[path], median(slices.Concat(took...)))
+						}
+					}
+					b.ReportMetric(0, "ns/op")
+					for path, list := range rates {
+						path = strings.ReplaceAll(path, " ", "-")
+						b.ReportMetric(median(list), path+"/s")
+						b.ReportMetric(median(latencies[strings.ReplaceAll(path, "-", " ")]), path+"-µs")
+					}
+				})
 			}
 		})
 	}
+}
+
+func median(list []float64) float64 {
+	slices.Sort(list)
+	return list[len(list)/2]
 }
