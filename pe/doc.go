@@ -93,12 +93,13 @@
 // An engine belongs to one goroutine at a time, which is inside Progress or Run, or
 // about to call it. All callbacks run on it, one at a time, never inside one another.
 // Contexts, tasks and pools belong to it too. Any goroutine may call [Engine.Do], which runs a
-// function on the engine's goroutine, [Engine.Dispatch], [Engine.Done], [Core.State], [Core.Name]
-// and [Core.Engine].
+// function on the engine's goroutine, [Engine.Dispatch], [Engine.DriveUntil], [Engine.Done],
+// [Core.State], [Core.Name] and [Core.Engine].
 //
 // While Run sleeps, [Engine.Dispatch] makes its caller the engine's goroutine for a short time: it
-// runs a function at once, and the callbacks that are due then. In a program that uses Dispatch,
-// or package await, which does, callbacks run on any goroutine that calls them. They are still one
+// runs a function at once, and the callbacks that are due then. [Engine.DriveUntil] does so until what
+// its caller waits for has come. In a program that uses them, or package await, which uses Dispatch,
+// callbacks run on any goroutine that calls them. They are still one
 // at a time, and each sees what the ones before have written. Such calls must not be made with a
 // lock held that a callback takes.
 //

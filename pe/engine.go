@@ -27,8 +27,8 @@ type Config struct {
 
 // Engine is a progress engine: it drives contexts through their states and runs all callbacks. It
 // belongs to one goroutine at a time, which calls Progress or Run. While Run sleeps, it belongs to a
-// goroutine whose function Dispatch runs. Only Do, Dispatch and Done may be called from any
-// goroutine at any time.
+// goroutine whose function Dispatch runs, or that is in DriveUntil. Only Do, Dispatch, DriveUntil and
+// Done may be called from any goroutine at any time.
 type Engine struct {
 	log  zerolog.Logger
 	spin spin.Spin // decides how long Run polls before it sleeps

@@ -190,7 +190,7 @@ func TestDriveUntilWithoutAPlace(t *testing.T) {
 		}
 	}
 	arms := s.backend.arms.Load()
-	require.False(t, e.Friends(friend.Package{}).DriveUntil(func() bool { return false }))
+	require.False(t, e.DriveUntil(func() bool { return false }))
 	require.Equal(t, arms, s.backend.arms.Load())
 	cancel()
 	require.ErrorIs(t, <-ended, context.Canceled)
@@ -212,7 +212,7 @@ func TestDispatchWhileDriveUntilSleeps(t *testing.T) {
 		go func() {
 			id <- uintptr(goroutine.Current())
 			for ctx.Err() == nil {
-				if e.Friends(friend.Package{}).DriveUntil(set.Load) {
+				if e.DriveUntil(set.Load) {
 					drove <- true
 					return
 				}
@@ -229,8 +229,13 @@ func TestDispatchWhileDriveUntilSleeps(t *testing.T) {
 	wakes := b.wakes.Load()
 	for range 3 {
 		var by uintptr
-		require.NoError(t, e.Dispatch(func() { by = uintptr(goroutine.Current()) }))
+		require.NoError(t, e.Dispatch(func() {
+			by = uintptr(goroutine.Current())
+			require.False(t, e.DriveUntil(set.Load)) // as in a callback
+		}))
 		require.Equal(t, uintptr(goroutine.Current()), by)
+		require.False(t, e.DriveUntil(set.Load)) // another goroutine does
+		require.False(t, e.DriveUntil(nil))
 	}
 	require.Equal(t, wakes, b.wakes.Load())
 	require.NoError(t, e.Dispatch(func() { set.Store(true) }))
