@@ -30,11 +30,12 @@ func (Addr) Network() string { return network }
 // Conn is a connection: a net.Conn. All methods may be called from any goroutine, and several at the same
 // time; concurrent calls of Write do not mix their data.
 type Conn struct {
-	stack   *Stack
-	conn    *rdma.Connection
-	server  bool
-	work    func()     // pump
-	writing sync.Mutex // a call of Write has its turn
+	stack      *Stack
+	conn       *rdma.Connection
+	server     bool
+	work       func()      // pump
+	isReadable func() bool // readable
+	writing    sync.Mutex  // a call of Write has its turn
 
 	mu                          sync.Mutex
 	changed                     sync.Cond // any of the fields below
@@ -65,7 +66,7 @@ type Conn struct {
 // goroutine. listener is nil at the client.
 func (s *Stack) newConn(conn *rdma.Connection, listener *Listener) (c *Conn, err error) {
 	c = &Conn{stack: s, conn: conn, server: listener != nil, listener: listener}
-	c.changed.L, c.work = &c.mu, c.pump
+	c.changed.L, c.work, c.isReadable = &c.mu, c.pump, c.readable
 	if c.in, err = mmap.Alloc(s.cfg.Device, s.cfg.ReceiveBuffer, mmap.LocalReadWrite|mmap.RemoteWrite); err != nil {
 		return nil, err
 	}
@@ -99,7 +100,7 @@ func (s *Stack) newConn(conn *rdma.Connection, listener *Listener) (c *Conn, err
 func (c *Conn) Read(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for {
+	for drive := true; ; {
 		err := c.usable(&c.readDeadline)
 		if err == nil && c.read == c.arrived {
 			err = c.failure
@@ -110,7 +111,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 		if c.read < c.arrived || len(p) == 0 {
 			break
 		}
-		c.changed.Wait()
+		drive = c.wait(drive)
 	}
 	n := copy(p[:min(len(p), maxCopy)], c.in.Bytes()[c.read:c.arrived])
 	if c.read += n; c.read == c.in.Len() {
@@ -118,6 +119,37 @@ func (c *Conn) Read(p []byte) (int, error) {
 		_ = c.stack.engine.Do(c.work) // a closed engine has no connections
 	}
 	return n, nil
+}
+
+// wait waits for a change. With drive, and if no other call of the stack waits, it drives the engine meanwhile: the packet
+// then wakes this goroutine, and not the engine's before it. It returns false if it could not drive. c.mu is held.
+func (c *Conn) wait(drive bool) (waited bool) {
+	s := c.stack
+	if drive = s.waiting.Add(1) == 1 && drive; drive {
+		c.mu.Unlock()
+		waited = s.engine.DriveUntil(c.isReadable)
+		c.mu.Lock()
+	} else {
+		c.changed.Wait()
+	}
+	if s.waiting.Add(-1) > 0 && drive {
+		_ = s.engine.Do(func() {}) // the engine's goroutine drives it for the others
+	}
+	return waited || !drive
+}
+
+// readable reports whether Read need not wait.
+func (c *Conn) readable() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.read < c.arrived || c.failure != nil || c.usable(&c.readDeadline) != nil
+}
+
+// wake wakes the calls that wait. It runs on the engine, where it ends a call of DriveUntil.
+func (c *Conn) wake() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.changed.Broadcast()
 }
 
 // Write writes p. It returns when all of p has been copied to the send buffer, and waits while the peer's memory is
@@ -163,7 +195,7 @@ func (c *Conn) copy(p []byte) (int, error) {
 				return n, nil
 			}
 		}
-		c.changed.Wait()
+		c.wait(false)
 	}
 }
 
@@ -172,7 +204,7 @@ func (c *Conn) usable(d *deadline) error {
 	switch {
 	case c.closed:
 		return net.ErrClosed
-	case d.expired:
+	case !d.at.IsZero() && !time.Now().Before(d.at):
 		return os.ErrDeadlineExceeded
 	}
 	return nil
@@ -227,30 +259,23 @@ func (c *Conn) setDeadlines(t time.Time, list ...*deadline) error {
 
 // deadline is the deadline of Read or Write. The lock of the connection guards it.
 type deadline struct {
-	expired bool
-	timer   *time.Timer
+	at    time.Time   // zero: none
+	timer *time.Timer // nil: there was none yet
 }
 
 func (d *deadline) set(c *Conn, t time.Time) {
-	if d.timer != nil {
-		d.timer.Stop()
-	}
 	left := time.Until(t)
-	d.timer, d.expired = nil, !t.IsZero() && left <= 0
-	if t.IsZero() || d.expired {
-		c.changed.Broadcast()
-		return
-	}
-	var timer *time.Timer
-	timer = time.AfterFunc(left, func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if d.timer == timer { // else the deadline was changed meanwhile
-			d.expired = true
-			c.changed.Broadcast()
+	d.at = time.Now().Add(left) // by the clock of timers
+	switch {
+	case t.IsZero():
+		if d.at = t; d.timer != nil {
+			d.timer.Stop()
 		}
-	})
-	d.timer = timer
+	case d.timer == nil:
+		d.timer = time.AfterFunc(left, func() { _ = c.stack.engine.Dispatch(c.wake) })
+	default:
+		d.timer.Reset(left)
+	}
 }
 
 // fail ends the connection with an error, unless it has failed already. What has arrived can still be read.

@@ -19,6 +19,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -54,13 +55,14 @@ type Counters struct {
 // Stack makes and accepts connections through one device. It has an engine, which a goroutine of its
 // own drives. All methods may be called from any goroutine.
 type Stack struct {
-	cfg    Config
-	engine *pe.Engine
-	rdma   *rdma.Connections
-	tasks  *rdma.Pool
-	stop   context.CancelFunc
-	ended  chan struct{} // closed when the engine has ended
-	err    error         // of the engine
+	cfg     Config
+	engine  *pe.Engine
+	rdma    *rdma.Connections
+	tasks   *rdma.Pool
+	stop    context.CancelFunc
+	ended   chan struct{} // closed when the engine has ended
+	err     error         // of the engine
+	waiting atomic.Int32  // calls of Read and Write that wait
 
 	mu       sync.Mutex
 	forgot   sync.Cond // a connection
@@ -190,19 +192,21 @@ func (s *Stack) DialContext(ctx context.Context, _, addr string) (net.Conn, erro
 
 // Listener accepts connections. It is a net.Listener; all methods may be called from any goroutine.
 type Listener struct {
-	stack   *Stack
-	rdma    *rdma.Listener
-	addr    Addr
-	opening int           // connections that are to come into ready; belongs to the engine's goroutine
-	ready   chan *Conn    // for Accept
-	closed  chan struct{} // by Close, on the engine's goroutine
+	stack *Stack
+	rdma  *rdma.Listener
+	addr  Addr
+	ready chan *Conn // for Accept
+
+	// These belong to the engine's goroutine.
+	opening int  // connections that are to come into ready
+	closed  bool // ready is
 }
 
 // Listen listens on an address of the device: HOST:PORT. HOST is an IP address, or empty for all
 // addresses of the device. With port 0 a free one is chosen. The ports have nothing to do with those of
 // TCP. Errors are *net.OpError, and match those of rdma.Connections.Listen.
 func (s *Stack) Listen(addr string) (*Listener, error) {
-	l := &Listener{stack: s, ready: make(chan *Conn, s.cfg.Backlog), closed: make(chan struct{})}
+	l := &Listener{stack: s, ready: make(chan *Conn, s.cfg.Backlog)}
 	err := await.Func(context.Background(), s.engine, func() (err error) {
 		if l.rdma, err = s.rdma.Listen(addr, rdma.ListenConfig{OnRequest: l.request}); err == nil {
 			l.addr = Addr{l.rdma.Addr()}
@@ -237,22 +241,21 @@ func (l *Listener) request(q *rdma.ConnectRequest) {
 
 // established gives a connection to Accept, on the engine's goroutine.
 func (l *Listener) established(c *Conn) {
-	l.opening--
-	select {
-	case <-l.closed:
+	if l.opening--; l.closed {
 		_ = c.Close()
-	default:
-		l.ready <- c // it has a place
+		return
 	}
+	l.ready <- c // it has a place
 }
 
 // Accept waits for the next connection. The error is a *net.OpError that matches net.ErrClosed.
 func (l *Listener) Accept() (net.Conn, error) {
 	select {
-	case <-l.closed:
 	case <-l.stack.ended:
-	case c := <-l.ready:
-		return c, nil
+	case c, ok := <-l.ready:
+		if ok {
+			return c, nil
+		}
 	}
 	return nil, &net.OpError{Op: "accept", Net: network, Addr: l.addr, Err: net.ErrClosed}
 }
@@ -263,25 +266,19 @@ func (l *Listener) Addr() net.Addr { return l.addr }
 // Close ends the listener, and closes the connections that wait for Accept. Closing again, or after the Stack,
 // fails with an error that matches net.ErrClosed.
 func (l *Listener) Close() error {
-	open := false
-	_ = await.Func(context.Background(), l.stack.engine, func() error { // it fails if the Stack is closed
-		select {
-		case <-l.closed:
-			return nil
-		default:
+	err := await.Func(context.Background(), l.stack.engine, func() error { // it fails if the Stack is closed
+		if l.closed {
+			return net.ErrClosed
 		}
-		open = true
-		close(l.closed)
-		for {
-			select {
-			case c := <-l.ready:
-				_ = c.Close()
-			default:
-				return l.rdma.Close()
-			}
+		l.closed = true
+		close(l.ready)
+		for c := range l.ready {
+			_ = c.Close()
 		}
+		_ = l.rdma.Close()
+		return nil
 	})
-	if !open {
+	if err != nil {
 		return &net.OpError{Op: "close", Net: network, Addr: l.addr, Err: net.ErrClosed}
 	}
 	return nil
