@@ -343,18 +343,16 @@ func BenchmarkServers(b *testing.B) {
 			for _, r := range []row{get(1, 1, 64), get(16, 1, 64), get(1, 16, 64), get(1, 1, 4<<10), get(1, 1, 1<<20), set(64 << 10)} {
 				b.Run(r.name, func(b *testing.B) {
 					pipeline := strings.Repeat(r.command, r.depth)
-					clients := map[string][]client{}
-					for path, dial := range d {
-						for range r.clients {
-							clients[path] = append(clients[path], dial())
-						}
-						size, _ := strconv.Atoi(r.key)
-						clients[path][0].ask(b, "SET", r.key, strings.Repeat("x", size))
-					}
+					size, _ := strconv.Atoi(r.key)
+					d["TCP"]().ask(b, "SET", r.key, strings.Repeat("x", size))
 					rates, latencies := map[string][]float64{}, map[string][]float64{}
 					for b.Loop() {
-						for path, list := range clients {
-							begun, n := time.Now(), max(1, min(200, 16<<20/(len(pipeline)+r.size*r.depth))/r.clients)
+						for path, dial := range d {
+							var list []client // the only ones
+							for range r.clients {
+								list = append(list, dial())
+							}
+							begun, n := time.Now(), max(1, min(2000, 32<<20/(len(pipeline)+r.size*r.depth))/r.clients)
 							took := make([][]float64, len(list))
 							var all sync.WaitGroup
 							for i, c := range list {
@@ -374,6 +372,9 @@ func BenchmarkServers(b *testing.B) {
 							all.Wait()
 							rates[path] = append(rates[path], float64(n*r.depth*r.clients)/time.Since(begun).Seconds())
 							latencies[path] = append(latencies[path], median(slices.Concat(took...)))
+							for _, c := range list {
+								assert.NoError(b, c.Close())
+							}
 						}
 					}
 					b.ReportMetric(0, "ns/op")
