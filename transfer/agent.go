@@ -33,8 +33,7 @@ type Config struct {
 	Depth int
 	// Piece is the most bytes that travel in one request. Zero: 256 KiB.
 	Piece int
-	// DialTimeout is how long an agent tries to connect to a peer, which may not have been started yet: Dial, and
-	// items that wait for a connection. Zero: ten seconds.
+	// DialTimeout is how long Dial and items wait for a peer, which may not have been started. Zero: ten seconds.
 	DialTimeout time.Duration
 	// CacheBytes is how much memory the agent keeps registered of what items use and Register was not called
 	// for; the least recently used goes first. More is registered while items need it. Zero: there is no such

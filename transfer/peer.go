@@ -31,10 +31,9 @@ type Peer struct {
 	gone     chan struct{}             // closed when it has ended
 }
 
-// Dial connects to the agent that listens at HOST:PORT, or at several such addresses, of which one need answer. It
-// returns when one device of this agent is connected; the others follow when there is work for them. While nobody
-// listens there, it tries again, until Config.DialTimeout or the end of ctx. Each call makes a Peer with connections of
-// its own.
+// Dial connects to the agent that listens at HOST:PORT, or at several such addresses, of which one need answer. It tries
+// for Config.DialTimeout, also while nobody listens there. It returns when one device of this agent is connected; the
+// others follow when there is work for them. Each call makes a Peer with connections of its own.
 //
 // The error matches the cause of ctx, ErrInvalid, ErrClosed, ErrProtocol, or those of rdma.Connections.Dial.
 func (a *Agent) Dial(ctx context.Context, addrs ...string) (*Peer, error) {
@@ -226,9 +225,6 @@ func (p *Peer) lost(path *path, err error) {
 func (p *Peer) found(acc acceptance) {
 	before := p.reached.Epoch
 	p.reached = acc
-	if before == acc.Epoch {
-		return
-	}
 	p.targets = p.addrs
 	if n := int(acc.Devices); n > 1 {
 		p.targets = make([]string, n)
@@ -236,7 +232,7 @@ func (p *Peer) found(acc acceptance) {
 			p.targets[i] = acc.Addrs[i].addrPort().String()
 		}
 	}
-	if before == 0 {
+	if before == acc.Epoch || before == 0 {
 		return
 	}
 	p.agent.cfg.Log.Info().Stringer("peer", p).Msg("the peer was opened again; its segments have to be looked up again")
@@ -260,7 +256,7 @@ type RemoteSegment struct {
 	keys  *[maxDevices]key
 
 	// Guarded by the agent's mutex.
-	maps  [maxDevices]remoteMap // by path of the peer
+	maps  []remoteMap // by path of the peer
 	stale bool
 }
 
@@ -346,7 +342,7 @@ func (p *Peer) Segments(ctx context.Context) ([]*RemoteSegment, error) {
 }
 
 func (p *Peer) lookUp(ctx context.Context) ([]*RemoteSegment, error) {
-	size := headLen + 16*recordLen
+	size := headLen + 4*recordLen // the device may keep it for as long as the connection is idle
 	for attempt := 1; ; attempt++ {
 		records, need, err := p.read(ctx, size)
 		switch {
@@ -370,7 +366,7 @@ func (p *Peer) read(ctx context.Context, size int) (segments []*RemoteSegment, n
 		return nil, 0, err
 	}
 	defer func() { err = errors.Join(err, scratch.Close()) }()
-	directory := &RemoteSegment{peer: p, name: "directory", size: directoryLen, perm: mmap.RemoteRead}
+	directory := &RemoteSegment{peer: p, name: "directory", size: directoryLen, perm: mmap.RemoteRead, maps: make([]remoteMap, len(p.paths))}
 	b := Batch{Priority: Urgent}
 	b.Read(directory, 0, scratch.mem)
 	h, err := a.Submit(&b)
@@ -406,7 +402,7 @@ func (p *Peer) adopt(records []record, epoch uint64) []*RemoteSegment {
 		r := &records[i]
 		s := p.segments[r.name()]
 		if s == nil || s.epoch != epoch || s.size != int(r.Size) || s.perm != mmap.Permission(r.Perm) || *s.keys != r.Keys {
-			s = &RemoteSegment{peer: p, name: r.name(), size: int(r.Size), perm: mmap.Permission(r.Perm), epoch: epoch, keys: &r.Keys}
+			s = &RemoteSegment{peer: p, name: r.name(), size: int(r.Size), perm: mmap.Permission(r.Perm), epoch: epoch, keys: &r.Keys, maps: make([]remoteMap, len(p.paths))}
 		}
 		segments[i], now[s.name] = s, s
 	}
