@@ -56,7 +56,7 @@ type incoming struct {
 }
 
 // busy is why a request is rejected that is to come again.
-var busy = []byte("the agent has no connection left")
+var busy = []byte("no connection left for this host; see Config.MaxConnections")
 
 func openDevice(a *Agent, index int, dev verbs.Device) (*localDevice, error) {
 	d := &localDevice{agent: a, index: index, device: dev, engine: pe.New(pe.Config{Log: a.cfg.Log})}

@@ -297,6 +297,7 @@ func TestFull(t *testing.T) {
 	late := open(t, 1, func(c *Config) { c.DialTimeout = 200 * time.Millisecond })
 	_, err := late.Dial(testContext(t), far.Addrs()[0].String())
 	require.ErrorIs(t, err, rdma.ErrRejected)
+	require.ErrorContains(t, err, `which says "no connection left for this host; see Config.MaxConnections"`)
 	second := make(chan error)
 	near := open(t, 1, func(c *Config) { c.DialTimeout = time.Minute })
 	go func() {

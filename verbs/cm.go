@@ -1,8 +1,11 @@
 package verbs
 
 import (
+	"bytes"
 	"fmt"
 	"net/netip"
+	"unicode"
+	"unicode/utf8"
 )
 
 // CMDevice is a Device with a connection manager, which connects queue pairs by
@@ -228,7 +231,7 @@ type CMError struct {
 	Err error
 }
 
-// Error names the step, the known addresses, and the cause.
+// Error names the step, the known addresses, and the cause, with the peer's PrivateData if that is text.
 func (e *CMError) Error() string {
 	s := fmt.Sprintf("%v %v", e.Step, e.Remote)
 	if a := e.Local.Addr(); a.IsValid() && !a.IsUnspecified() {
@@ -237,6 +240,10 @@ func (e *CMError) Error() string {
 	s += fmt.Sprintf(": %v", e.Err)
 	if e.Reason != 0 && e.Reason != CMRejectInvalidServiceID {
 		s += fmt.Sprintf(": %v", e.Reason)
+	}
+	text := bytes.TrimRight(e.PrivateData, "\x00")
+	if len(text) > 0 && utf8.Valid(text) && !bytes.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		s += fmt.Sprintf(", which says %q", text)
 	}
 	return s
 }

@@ -15,7 +15,9 @@ func TestCMError(t *testing.T) {
 		"connect to [2001:db8::2]:7174 from 192.0.2.1:40000: nobody listens on that port": {
 			Step: verbs.CMStepConnect, Reason: verbs.CMRejectInvalidServiceID, Err: verbs.ErrNotListening},
 		"connect to [2001:db8::2]:7174 from 192.0.2.1:40000: rejected by the peer: by its application": {
-			Step: verbs.CMStepConnect, Reason: verbs.CMRejectConsumer, Err: verbs.ErrRejected},
+			Step: verbs.CMStepConnect, Reason: verbs.CMRejectConsumer, Err: verbs.ErrRejected, PrivateData: []byte("not\nprintable")},
+		`connect to [2001:db8::2]:7174 from 192.0.2.1:40000: rejected by the peer: by its application, which says "no \"room\""`: {
+			Step: verbs.CMStepConnect, Reason: verbs.CMRejectConsumer, Err: verbs.ErrRejected, PrivateData: []byte("no \"room\"\x00\x00")},
 		"accept [2001:db8::2]:7174 from 192.0.2.1:40000: rejected by the peer: primary LID rejected": {
 			Step: verbs.CMStepAccept, Reason: 13, Err: verbs.ErrRejected},
 		"resolve [2001:db8::2]:7174 from 192.0.2.1:40000: no route from this device": {
