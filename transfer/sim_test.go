@@ -357,6 +357,11 @@ func checkAgents(s *sim.Sim, n int, two bool, batches int) {
 	run := func(ended func() bool, limit time.Duration) {
 		s.RunUntil(func() bool {
 			for _, n := range nodes { // both devices of a host crash with it
+				if n.agent != nil && !n.host.Crashed() {
+					if err := n.agent.stuck(); err != nil {
+						s.Errorf("%v: %v", n.host, err)
+					}
+				}
 				if crashed := n.host.Crashed(); two && crashed != n.down {
 					if n.down = crashed; crashed {
 						n.second.Crash()
