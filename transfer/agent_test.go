@@ -343,6 +343,23 @@ func TestStale(t *testing.T) {
 	require.NoError(t, submit(t, near, &b).Wait(ctx))
 }
 
+// A peer with several devices that was opened again elsewhere is found by all addresses that were dialled.
+func TestOpenedElsewhere(t *testing.T) {
+	ctx := testContext(t)
+	near, first, second := open(t, 1, func(c *Config) { c.DialTimeout = time.Second }), open(t, 2), open(t, 1)
+	elsewhere := second.Addrs()[0].String()
+	require.NoError(t, second.Close())
+	p, err := near.Dial(ctx, first.Addrs()[0].String(), elsewhere)
+	require.NoError(t, err)
+	require.NoError(t, first.Close())
+	again := open(t, 1, func(c *Config) { c.Listen = elsewhere })
+	var b Batch
+	b.Note(p, 1)
+	require.NoError(t, submit(t, near, &b).Wait(ctx))
+	_, err = again.Note(ctx)
+	require.NoError(t, err)
+}
+
 // Closing an agent, canceling, and closing a peer end all items.
 func TestEnds(t *testing.T) {
 	for name, end := range map[string]struct {

@@ -22,7 +22,7 @@ type Peer struct {
 	// Guarded by the agent's mutex.
 	paths    []*path    // by device of the agent
 	reached  acceptance // the latest; its epoch is zero before the first
-	targets  []string   // at which it is dialled: addrs, or those of its devices, if it has several
+	targets  []string   // at which it is dialled: those of its devices, if it has several, and addrs
 	work     [levels]fifo.Queue[*subBatch]
 	filling  *subBatch
 	inbox    *RemoteSegment            // that notes go to
@@ -227,9 +227,14 @@ func (p *Peer) found(acc acceptance) {
 	p.reached = acc
 	p.targets = p.addrs
 	if n := int(acc.Devices); n > 1 {
-		p.targets = make([]string, n)
-		for i := range p.targets {
-			p.targets[i] = acc.Addrs[i].addrPort().String()
+		p.targets = nil
+		for _, addr := range acc.Addrs[:n] {
+			p.targets = append(p.targets, addr.addrPort().String())
+		}
+		for _, addr := range p.addrs { // at which it may be opened again
+			if !slices.Contains(p.targets, addr) {
+				p.targets = append(p.targets, addr)
+			}
 		}
 	}
 	if before == acc.Epoch || before == 0 {
