@@ -264,6 +264,9 @@ func (p *path) rank() (rank int) {
 	if p.gaveUp {
 		rank += 1 << 11
 	}
+	if p.fenced != nil { // it tries anyway
+		rank += 1 << 12
+	}
 	return rank
 }
 

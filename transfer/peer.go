@@ -167,12 +167,14 @@ func (p *Peer) connect() bool {
 	if p.closed != nil || p.agent.closed != nil {
 		return false
 	}
-	ready, tries := false, p.connecting()
+	ready, tries, fenced := false, false, false
 	for _, path := range p.paths {
 		ready = ready || path.state == pathReady
 		if path.fenced != nil {
 			path.dial()
-			tries = true
+			fenced = true
+		} else {
+			tries = tries || path.state != pathDown
 		}
 	}
 	switch {
@@ -187,7 +189,7 @@ func (p *Peer) connect() bool {
 			return cmp.Compare(path.rank(), m.rank())
 		})
 		if best.gaveUp {
-			return false
+			return fenced
 		}
 		best.dial()
 	}

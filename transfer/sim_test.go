@@ -713,6 +713,75 @@ func TestShortConnections(t *testing.T) {
 	})
 }
 
+// All connections end, and one of two devices does not reach the peer again: the other one confirms the end of its
+// writes, and does them.
+func TestOneDeviceComesBack(t *testing.T) {
+	sim.Check(t, 2, func(s *sim.Sim) {
+		near, near1, far, far1 := s.Host("near"), s.Host("near1"), s.Host("far"), s.Host("far1")
+		memory, ended := make([]byte, 100), false
+		far.Run(func(ctx context.Context, dev verbs.Device) error {
+			a, err := Open(Config{Devices: []verbs.Device{dev, far1.Device()}, Listen: ":7600", Go: far.Go})
+			if err != nil {
+				return err
+			}
+			_, err = a.Register("blocks", memory, all)
+			for err == nil && ctx.Err() == nil {
+				far.Sleep(100 * time.Millisecond)
+			}
+			return errors.Join(err, a.Close())
+		})
+		near.Run(func(ctx context.Context, dev verbs.Device) error {
+			a, err := Open(Config{Devices: []verbs.Device{dev, near1.Device()}, Depth: 1, Go: near.Go})
+			if err != nil {
+				return err
+			}
+			mine := make([]byte, 100)
+			pattern(mine[:50], 1, 1)
+			_, err = a.Register("", mine, all)
+			var p *Peer
+			for p == nil && ctx.Err() == nil && err == nil {
+				p, _ = a.Dial(ctx, far.Addr().String()+":7600")
+			}
+			remote, e := p.Segment(ctx, "blocks")
+			if err = errors.Join(err, e); err != nil {
+				return err
+			}
+			for len(p.Devices()) < 2 {
+				near.Sleep(10 * time.Millisecond)
+			}
+			s.Partition([]*sim.Host{near}, []*sim.Host{far, far1})
+			var b Batch
+			b.Write(remote, 0, mine[:50]) // by the first device
+			h, err := a.Submit(&b)
+			if err != nil {
+				return err
+			}
+			near.Sleep(100 * time.Millisecond)
+			s.Partition([]*sim.Host{near1}, []*sim.Host{far, far1})
+			b.Read(remote, 50, mine[50:]) // by the second
+			other, err := a.Submit(&b)
+			if err != nil {
+				return err
+			}
+			for tries := 0; tries == 0; near.Sleep(10 * time.Millisecond) {
+				a.mu.Lock()
+				tries = p.paths[0].tries
+				a.mu.Unlock()
+			}
+			s.Heal()
+			s.Partition([]*sim.Host{near}, []*sim.Host{far, far1})
+			<-other.Done()
+			require.NoError(s, other.Err())
+			<-h.Done()
+			require.NoError(s, h.Err())
+			require.True(s, bytes.Equal(mine, memory))
+			ended = true
+			return a.Close()
+		})
+		s.RunUntil(func() bool { return ended }, 5*time.Minute)
+	})
+}
+
 // A device that reaches the peer again is used again, also in the middle of a batch.
 func TestDeviceComesBack(t *testing.T) {
 	sim.Check(t, 1, func(s *sim.Sim) {
