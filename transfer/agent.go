@@ -137,7 +137,7 @@ func Open(cfg Config) (*Agent, error) {
 		if cfg.Listen == "" {
 			continue
 		}
-		addr, err := d.listen(cfg.Listen)
+		addr, err := d.transport.listen(cfg.Listen)
 		if err != nil {
 			a.stop()
 			return nil, errors.Join(fmt.Errorf("open a transfer agent on %s: %w", d.device.Name(), err), a.closeDevices(), a.directory.release())

@@ -58,7 +58,7 @@ func (a *Agent) Metrics(each bool) iter.Seq[metrics.Object] {
 			return
 		}
 		for _, d := range a.devices {
-			for o := range d.rdma.Metrics(each) {
+			for o := range d.transport.Metrics(each) {
 				if !yield(o) {
 					return
 				}

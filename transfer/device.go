@@ -8,10 +8,8 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/verbena-rdma/verbena/bufinv"
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/quota"
-	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -29,8 +27,8 @@ type localDevice struct {
 	index  int
 	device verbs.Device
 	engine *pe.Engine
-	rdma   *rdma.Connections
-	tasks  *rdma.Pool
+
+	transport transport // nil: it could not be opened
 
 	batch [32]*piece // of the engine's goroutine
 
@@ -45,8 +43,8 @@ type localDevice struct {
 // incoming is an end that has dialled. The agent's mutex guards it.
 type incoming struct {
 	dev   *localDevice
-	conn  *rdma.Connection     // nil: it has ended
-	next  *rdma.ConnectRequest // answered when the connection has ended
+	conn  link                 // nil: it has ended
+	next  call                 // answered when the connection has ended
 	to    *localDevice         // that next has come to
 	who   request              // the latest
 	notes uint64               // that have come
@@ -68,18 +66,10 @@ func openDevice(a *Agent, index int, dev verbs.Device) (*localDevice, error) {
 }
 
 func (d *localDevice) open() (err error) {
-	c := &d.agent.cfg
-	d.rdma, err = rdma.New(d.device, rdma.Config{
-		Name: "transfer", Engine: d.engine, MaxConnections: c.MaxConnections, SendQueueSize: c.Depth + 4,
-		Permissions: mmap.RemoteRead | mmap.RemoteAtomic, ConnectTimeout: c.DialTimeout,
-	})
-	if err != nil {
+	if d.transport, err = openRC(d); err != nil {
 		return err
 	}
-	if d.tasks, err = d.rdma.Pool(poolSize, func(t *rdma.Task) { d.ended(t, nil) }, d.ended); err != nil {
-		return err
-	}
-	receives, err := d.rdma.ReceivePool(maxNotes, d.noted, func(t *rdma.ReceiveTask, _ error) {
+	receives, err := d.transport.ReceivePool(maxNotes, d.noted, func(t *rdma.ReceiveTask, _ error) {
 		if t.Submit() == nil { // fails when the agent is closed
 			d.agent.refuse()
 		} else {
@@ -89,13 +79,12 @@ func (d *localDevice) open() (err error) {
 	if err != nil {
 		return err
 	}
-	d.rdma.OnConnection(d.changed)
-	if err = d.rdma.Start(); err != nil {
+	if err = d.transport.Start(); err != nil {
 		return err
 	}
-	for d.rdma.State() != pe.Running {
-		if _, err = d.engine.Progress(); err != nil || d.rdma.State() == pe.Idle {
-			return errors.Join(err, d.rdma.Err())
+	for d.transport.State() != pe.Running {
+		if _, err = d.engine.Progress(); err != nil || d.transport.State() == pe.Idle {
+			return errors.Join(err, d.transport.Err())
 		}
 	}
 	for range maxNotes {
@@ -107,18 +96,6 @@ func (d *localDevice) open() (err error) {
 	return nil
 }
 
-func (d *localDevice) listen(addr string) (netip.AddrPort, error) {
-	listener, err := d.rdma.Listen(addr, rdma.ListenConfig{OnRequest: d.requested})
-	if err != nil {
-		return netip.AddrPort{}, err
-	}
-	at := listener.Addr()
-	if at.Addr().IsUnspecified() {
-		at = netip.AddrPortFrom(d.rdma.GID().GID.Addr(), at.Port())
-	}
-	return at, nil
-}
-
 // run drives the engine until the agent is closed.
 func (d *localDevice) run(ctx context.Context) {
 	a := d.agent
@@ -126,7 +103,7 @@ func (d *localDevice) run(ctx context.Context) {
 	err := d.engine.Run(ctx)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	d.dead = fmt.Errorf("%w: device %s: %w", ErrClosed, d.device.Name(), cmp.Or(errors.Join(err, d.rdma.Err()), errors.New("its engine has ended")))
+	d.dead = fmt.Errorf("%w: device %s: %w", ErrClosed, d.device.Name(), cmp.Or(errors.Join(err, d.transport.Err()), errors.New("its engine has ended")))
 	if !slices.ContainsFunc(a.devices, func(d *localDevice) bool { return d.dead == nil }) {
 		a.end(d.dead)
 	}
@@ -146,8 +123,8 @@ func (d *localDevice) run(ctx context.Context) {
 
 func (d *localDevice) close() error {
 	err := d.engine.Close()
-	if d.rdma != nil {
-		err = errors.Join(err, d.rdma.Close())
+	if d.transport != nil {
+		err = errors.Join(err, d.transport.Close())
 	}
 	return err
 }
@@ -201,22 +178,7 @@ func (d *localDevice) pull() []*piece {
 
 // post gives a piece to the device.
 func (d *localDevice) post(pc *piece) {
-	it, conn := pc.item, pc.path.conn
-	var t *rdma.Task
-	var err error
-	at := it.offset + pc.offset
-	switch it.op {
-	case rdma.OpWrite:
-		t, err = d.tasks.Write(conn, bufinv.Source(it.local.maps[d.index], it.localAt+pc.offset, pc.length), bufinv.Target(pc.remote, at, pc.length))
-	case rdma.OpRead:
-		t, err = d.tasks.Read(conn, bufinv.Source(pc.remote, at, pc.length), bufinv.Target(it.local.maps[d.index], it.localAt+pc.offset, pc.length))
-	case rdma.OpFetchAdd:
-		t, err = d.tasks.FetchAdd(conn, bufinv.Target(pc.remote, at, 8), it.arg)
-	case rdma.OpWriteImm:
-		t, err = d.tasks.WriteImm(conn, nil, nil, uint32(it.arg))
-	default:
-		t, err = d.tasks.CompareSwap(conn, bufinv.Target(pc.remote, at, 8), it.arg, it.swap)
-	}
+	t, err := d.transport.task(pc)
 	if err == nil {
 		t.SetUserData(pc)
 		if err = t.Submit(pe.Aggregate); err != nil {
@@ -241,29 +203,6 @@ func (d *localDevice) ended(t *rdma.Task, err error) {
 	d.work()
 }
 
-// changed follows all connections.
-func (d *localDevice) changed(conn *rdma.Connection, state rdma.ConnectionState, err error) {
-	if path, ok := conn.UserData().(*path); ok {
-		path.changed(conn, state, err)
-		return
-	}
-	in, ok := conn.UserData().(*incoming)
-	switch {
-	case state == rdma.Ready && ok:
-		d.agent.mu.Lock()
-		in.known = true
-		d.agent.mu.Unlock()
-	case state == rdma.Failed:
-		_ = conn.Close()
-	case state == rdma.Closed && ok:
-		d.agent.mu.Lock()
-		defer d.agent.mu.Unlock()
-		if in.conn == conn {
-			in.down()
-		}
-	}
-}
-
 // down notes the end of the connection, and has the next request answered. The lock is held.
 func (in *incoming) down() {
 	in.conn = nil
@@ -283,7 +222,7 @@ func (a *Agent) refuse() {
 
 // requested answers a peer that dials. An older connection of the same end must have ended before the new one
 // is accepted, so that nothing of it can still write here. It may be one of another device.
-func (d *localDevice) requested(q *rdma.ConnectRequest) {
+func (d *localDevice) requested(q call) {
 	a := d.agent
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -311,7 +250,7 @@ func (d *localDevice) requested(q *rdma.ConnectRequest) {
 }
 
 // accept accepts an end, which is not nil if it is known.
-func (d *localDevice) accept(q *rdma.ConnectRequest, who request, in *incoming) {
+func (d *localDevice) accept(q call, who request, in *incoming) {
 	a := d.agent
 	acc := acceptance{Magic: magic, Epoch: a.epoch, Device: uint8(d.index), Devices: uint8(len(a.addrs)), Directory: a.directory.record.Keys[d.index]}
 	for i, addr := range a.addrs {
@@ -321,9 +260,9 @@ func (d *localDevice) accept(q *rdma.ConnectRequest, who request, in *incoming) 
 		acc.Known, acc.Notes = 1, in.notes
 	}
 	from, err := quota.Network(q.RemoteAddr().Addr()), rdma.ErrFull
-	var conn *rdma.Connection
+	var conn link
 	if d.accepted.Fits(from, a.cfg.MaxConnections) {
-		conn, err = q.Accept(rdma.AcceptConfig{PrivateData: encode(acc)})
+		conn, err = q.accept(encode(acc))
 	}
 	if err != nil {
 		_ = q.Reject(busy) // fails if the peer has given up

@@ -46,21 +46,19 @@ func (a *Agent) Note(ctx context.Context) (Note, error) {
 	}
 }
 
-// noted takes a note, and counts it.
+// noted takes a note.
 func (d *localDevice) noted(t *rdma.ReceiveTask) {
 	a := d.agent
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	in, ok := t.Connection().UserData().(*incoming)
 	value, isNote := t.Imm()
-	if !ok || !isNote || t.Length() != 0 {
+	from, epoch, ok := d.transport.sender(t, isNote && t.Length() == 0)
+	if !ok {
 		a.counters.Refused++
-		_ = t.Connection().Close()
 		if t.Submit() != nil {
 			_ = t.Free()
 		}
 		return
 	}
-	in.notes++
-	a.notes <- received{Note{netip.AddrPortFrom(t.Connection().PeerAddr().Addr(), in.who.Port), in.who.Epoch, value}, d, t} // has room for all receives
+	a.notes <- received{Note{from, epoch, value}, d, t} // has room for all receives
 }

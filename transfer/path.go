@@ -44,7 +44,7 @@ type path struct {
 
 	// The connection.
 	state      pathState
-	conn       *rdma.Connection
+	conn       link
 	acceptance           // of whom it has reached
 	ready      time.Time // since when; zero: it never was
 	progress   bool      // a piece got done
@@ -169,12 +169,11 @@ func (p *path) begin() {
 		who.Port = a.addrs[p.dev.index].Port()
 	}
 	timeout := max(a.cfg.DialTimeout-a.host.Now().Sub(p.asked), a.cfg.DialTimeout/10) / time.Duration(len(p.peer.targets))
-	conn, err := p.dev.rdma.Dial(p.target, rdma.DialConfig{PrivateData: encode(who), Timeout: timeout, OnReject: rejected})
+	conn, err := p.dev.transport.dial(p, who, timeout)
 	if err != nil {
 		p.down(err)
 		return
 	}
-	conn.SetUserData(p)
 	p.conn = conn
 }
 
@@ -188,7 +187,7 @@ func rejected(data []byte) error {
 }
 
 // changed follows the connection.
-func (p *path) changed(conn *rdma.Connection, state rdma.ConnectionState, err error) {
+func (p *path) changed(conn link, state rdma.ConnectionState, err error) {
 	a := p.peer.agent
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -89,7 +89,7 @@ func (a *Agent) newSegment(name string, mem []byte, perm mmap.Permission) (*Segm
 		s.maps = append(s.maps, m)
 		if s.record.Perm != 0 {
 			k := &s.record.Keys[i]
-			if k.Key, err = m.ExportKey(d.rdma.PD()); err != nil {
+			if k.Key, err = m.ExportKey(d.transport.PD()); err != nil {
 				return nil, errors.Join(err, s.release())
 			}
 			k.Addr = m.Addr()
