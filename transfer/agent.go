@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -16,6 +18,7 @@ import (
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -23,8 +26,10 @@ import (
 type Config struct {
 	// Devices are those that the agent uses, 1 to 8. They stay the caller's.
 	Devices []verbs.Device
+	// Transport is verbs.RC or verbs.SRD, the same at all agents. Zero: RC, or SRD where the first device lacks RC.
+	Transport verbs.QPType
 	// Listen is the address at which other agents dial this one, as for rdma.Connections.Listen, on
-	// each device. Empty: none; the agent dials only.
+	// each device; with SRD any text, since Agent.Addrs then tells it. Empty: none; the agent dials only.
 	Listen string
 	// MaxConnections is how many connections each device has at a time, dialled and accepted. An address (of IPv6: its
 	// /64 network) gets as many as those that were accepted leave free: one alone, half. Zero: 256.
@@ -61,7 +66,16 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Go == nil {
 		c.Go = func(f func()) { go f() }
 	}
+	caps, err := rdma.QueryCapabilities(c.Devices[0], verbs.RC)
+	if err != nil {
+		return c, err
+	}
+	if !caps.Transports.Has(verbs.RC) && c.Transport == verbs.RC {
+		c.Transport = verbs.SRD
+	}
 	switch {
+	case c.Transport != verbs.RC && c.Transport != verbs.SRD:
+		return c, fmt.Errorf("%w: Config.Transport is %v, and can be RC or SRD", ErrInvalid, c.Transport)
 	case c.Depth < 0 || c.Depth > poolSize/2:
 		return c, fmt.Errorf("%w: Config.Depth is %d, and can be 0 to %d", ErrRange, c.Depth, poolSize/2)
 	case c.Piece < 0 || c.Piece > 1<<30:
@@ -82,7 +96,7 @@ type Agent struct {
 	host      host.Host
 	epoch     uint64 // random: no other agent has it, at the same addresses or elsewhere
 	devices   []*localDevice
-	addrs     []netip.AddrPort // of the devices, if the agent listens
+	addrs     []Addr // of the devices, if the agent listens
 	directory *Segment
 
 	stop  context.CancelFunc
@@ -152,7 +166,34 @@ func Open(cfg Config) (*Agent, error) {
 }
 
 // Addrs are the addresses at which other agents dial this one, by device.
-func (a *Agent) Addrs() []netip.AddrPort { return a.addrs }
+func (a *Agent) Addrs() []Addr { return a.addrs }
+
+// Addr is the address of a device of an agent.
+type Addr struct {
+	AddrPort netip.AddrPort // of its device
+	QPN      uint32         // of its endpoint, which the device chooses; zero without SRD
+}
+
+// String is HOST:PORT or, with SRD, HOST:PORT/QPN.
+func (a Addr) String() string {
+	if a.QPN == 0 {
+		return a.AddrPort.String()
+	}
+	return fmt.Sprintf("%v/%d", a.AddrPort, a.QPN)
+}
+
+// parseAddr reads the address of an endpoint.
+func parseAddr(text string) (a Addr, err error) {
+	at, qpn, _ := strings.Cut(text, "/")
+	n, err := strconv.ParseUint(qpn, 10, 24)
+	if err == nil {
+		a.AddrPort, err = netip.ParseAddrPort(at)
+	}
+	if a.QPN = uint32(n); err != nil || n == 0 {
+		return a, fmt.Errorf("%w: the address of an agent with SRD is IP:PORT/QPN, as its Addrs has it", ErrInvalid)
+	}
+	return a, nil
+}
 
 // Close ends all items that have not ended, with ErrClosed, all connections and all segments. It
 // returns when no device can touch the memory any more. Closing again does nothing.

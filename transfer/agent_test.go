@@ -47,6 +47,15 @@ func open(t testing.TB, n int, change ...func(c *Config)) *Agent {
 	return a
 }
 
+// opener is open, or efa.
+type opener func(t testing.TB, n int, change ...func(c *Config)) *Agent
+
+// overBoth tests agents with RC, and with SRD.
+func overBoth(t *testing.T, f func(t *testing.T, open opener)) {
+	t.Run("RC", func(t *testing.T) { f(t, open) })
+	t.Run("SRD", func(t *testing.T) { f(t, efa) })
+}
+
 // register registers new memory.
 func register(t testing.TB, a *Agent, name string, size int) *Segment {
 	s, err := a.Register(name, make([]byte, size), all)
@@ -120,7 +129,9 @@ func TestBatch(t *testing.T) {
 }
 
 // Many small items, to several peers, need no allocation each.
-func TestManySmallItems(t *testing.T) {
+func TestManySmallItems(t *testing.T) { overBoth(t, testManySmallItems) }
+
+func testManySmallItems(t *testing.T, open opener) {
 	near := open(t, 1)
 	mine := register(t, near, "", 1<<20)
 	fill(mine.Bytes(), 3)
@@ -155,7 +166,9 @@ func TestManySmallItems(t *testing.T) {
 	}
 }
 
-func TestLookUp(t *testing.T) {
+func TestLookUp(t *testing.T) { overBoth(t, testLookUp) }
+
+func testLookUp(t *testing.T, open opener) {
 	ctx := testContext(t)
 	near, far := open(t, 1), open(t, 2)
 	const n = 300 // more than fit into a reply
@@ -277,7 +290,9 @@ func TestRefused(t *testing.T) {
 }
 
 // An item that the peer refuses fails by itself; the others of the batch are done over another connection.
-func TestItemRefusedByThePeer(t *testing.T) {
+func TestItemRefusedByThePeer(t *testing.T) { overBoth(t, testItemRefusedByThePeer) }
+
+func testItemRefusedByThePeer(t *testing.T, open opener) {
 	ctx := testContext(t)
 	near, far := open(t, 1), open(t, 1)
 	good, bad := register(t, far, "good", 1<<20), register(t, far, "bad", 100)
@@ -304,7 +319,9 @@ func TestItemRefusedByThePeer(t *testing.T) {
 }
 
 // Without a peer, items fail with the reason.
-func TestNobodyThere(t *testing.T) {
+func TestNobodyThere(t *testing.T) { overBoth(t, testNobodyThere) }
+
+func testNobodyThere(t *testing.T, open opener) {
 	near := open(t, 1, func(c *Config) { c.DialTimeout = 500 * time.Millisecond })
 	_, err := near.Dial(testContext(t), "127.0.0.1:9")
 	require.Error(t, err)
@@ -361,7 +378,9 @@ func TestOpenedElsewhere(t *testing.T) {
 }
 
 // Closing an agent, canceling, and closing a peer end all items.
-func TestEnds(t *testing.T) {
+func TestEnds(t *testing.T) { overBoth(t, testEnds) }
+
+func testEnds(t *testing.T, open opener) {
 	for name, end := range map[string]struct {
 		f   func(h *Handle, p *Peer, a *Agent)
 		err error
@@ -410,7 +429,9 @@ func TestProgress(t *testing.T) {
 }
 
 // Urgent work goes before what waits, and of two peers each gets its turn.
-func TestOrder(t *testing.T) {
+func TestOrder(t *testing.T) { overBoth(t, testOrder) }
+
+func testOrder(t *testing.T, open opener) {
 	ctx := testContext(t)
 	near := open(t, 1, func(c *Config) { c.Depth = 1 })
 	mine := register(t, near, "", 1<<20)
@@ -439,7 +460,9 @@ func TestOrder(t *testing.T) {
 }
 
 // Notes come once, in order, after the data of their batches.
-func TestNotes(t *testing.T) {
+func TestNotes(t *testing.T) { overBoth(t, testNotes) }
+
+func testNotes(t *testing.T, open opener) {
 	ctx := testContext(t)
 	near, far := open(t, 2), open(t, 2)
 	theirs := register(t, far, "blocks", 1<<20)
@@ -502,7 +525,9 @@ func TestNotes(t *testing.T) {
 }
 
 // A note says at which address its sender can be dialled, and which agent that is.
-func TestNoteFrom(t *testing.T) {
+func TestNoteFrom(t *testing.T) { overBoth(t, testNoteFrom) }
+
+func testNoteFrom(t *testing.T, open opener) {
 	ctx := testContext(t)
 	near, far := open(t, 1), open(t, 1)
 	register(t, near, "blocks", 100)
@@ -517,7 +542,7 @@ func TestNoteFrom(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, sender.epoch, note.Epoch)
 		if sender != near {
-			require.Zero(t, note.From.Port())
+			require.Zero(t, note.From.AddrPort.Port())
 			continue
 		}
 		back, err := far.Dial(ctx, note.From.String())

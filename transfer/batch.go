@@ -9,6 +9,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/mmap"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // Priority says which batches go first while queues are full.
@@ -203,6 +204,8 @@ func (a *Agent) check(it *item) (err error) {
 		return ErrStale
 	case it.length() == 0 || it.offset < 0 || it.offset > s.size-it.length():
 		return fmt.Errorf("%w: the segment has %d bytes, and an item at least one of them", ErrRange, s.size)
+	case it.atomic() && a.cfg.Transport == verbs.SRD:
+		return fmt.Errorf("%w: SRD has no atomics", rdma.ErrNotSupported)
 	case it.atomic():
 		for _, k := range s.keys[:s.peer.reached.Devices] {
 			if at := k.Addr + uint64(it.offset); at%8 != 0 {

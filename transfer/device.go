@@ -66,7 +66,11 @@ func openDevice(a *Agent, index int, dev verbs.Device) (*localDevice, error) {
 }
 
 func (d *localDevice) open() (err error) {
-	if d.transport, err = openRC(d); err != nil {
+	open := openRC
+	if d.agent.cfg.Transport == verbs.SRD {
+		open = openSRD
+	}
+	if d.transport, err = open(d); err != nil {
 		return err
 	}
 	receives, err := d.transport.ReceivePool(maxNotes, d.noted, func(t *rdma.ReceiveTask, _ error) {
@@ -254,7 +258,7 @@ func (d *localDevice) accept(q call, who request, in *incoming) {
 	a := d.agent
 	acc := acceptance{Magic: magic, Epoch: a.epoch, Device: uint8(d.index), Devices: uint8(len(a.addrs)), Directory: a.directory.record.Keys[d.index]}
 	for i, addr := range a.addrs {
-		acc.Addrs[i] = address{addr.Addr().As16(), addr.Port()}
+		acc.Addrs[i], acc.QPNs[i] = address{addr.AddrPort.Addr().As16(), addr.AddrPort.Port()}, addr.QPN
 	}
 	if in != nil && in.known {
 		acc.Known, acc.Notes = 1, in.notes
@@ -262,7 +266,7 @@ func (d *localDevice) accept(q call, who request, in *incoming) {
 	from, err := quota.Network(q.RemoteAddr().Addr()), rdma.ErrFull
 	var conn link
 	if d.accepted.Fits(from, a.cfg.MaxConnections) {
-		conn, err = q.accept(encode(acc))
+		conn, err = q.accept(acc)
 	}
 	if err != nil {
 		_ = q.Reject(busy) // fails if the peer has given up

@@ -104,10 +104,14 @@ func checkAddrs(addrs []string) error {
 		return fmt.Errorf("%w: an agent has 1 to %d addresses, not %d", ErrInvalid, maxDevices, n)
 	}
 	for _, addr := range addrs {
-		host, port, err := net.SplitHostPort(addr)
+		at, qpn, srd := strings.Cut(addr, "/")
+		if q, err := strconv.ParseUint(qpn, 10, 24); srd && (err != nil || q == 0) {
+			at = ""
+		}
+		host, port, err := net.SplitHostPort(at)
 		n, portErr := strconv.ParseUint(port, 10, 16)
 		if err != nil || portErr != nil || n == 0 || host == "" || len(addr) > 300 || strings.ContainsFunc(addr, unprintable) {
-			return fmt.Errorf("%w: the address %.300q is not HOST:PORT", ErrInvalid, addr)
+			return fmt.Errorf("%w: the address %.300q is not HOST:PORT, nor HOST:PORT/QPN", ErrInvalid, addr)
 		}
 	}
 	return nil

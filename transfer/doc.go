@@ -50,6 +50,16 @@
 // is not used: its items fail with [ErrStale], at Submit or later. The Peer remains: look the segment up
 // there again.
 //
+// # SRD
+//
+// Where devices have no RC, as an EFA, or with Config.Transport, agents use SRD. Then an address is HOST:PORT/QPN
+// ([Agent.Addrs]), and an agent that is opened again has another one. There are no atomics.
+//
+// Unlike a connection of RC, an SRD endpoint is for all peers, so its end cannot confirm that the writes of one of them
+// can no longer arrive. When a peer cannot be reached, a write or note that the device had fails with [ErrUnknown].
+// Such a write can take effect until the peer closes the segment: use another place in it. Reads, and what no
+// device had, are repeated as with RC.
+//
 // # Trust
 //
 // Who can dial an agent gets the keys to what it publishes. Nothing is encrypted.

@@ -32,7 +32,8 @@ var (
 	// publishes other memory by that name now. Look the segment up again at the same Peer.
 	ErrStale = errors.New("the segment has been replaced; look it up again")
 	// ErrUnknown: the connection ended while the device had the item. Perhaps it has taken
-	// effect; unless it is a read, it still may until the peer's end of the connection has ended.
+	// effect; unless it is a read, it still may until the peer's end of the connection has ended,
+	// or with SRD until the peer has closed the segment.
 	ErrUnknown = errors.New("outcome is not known")
 	// ErrCanceled: Handle.Cancel ended the item before it was done.
 	ErrCanceled = errors.New("canceled")

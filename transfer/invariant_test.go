@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/soft/sim"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -138,7 +137,7 @@ func (a *Agent) endAConnection(rnd *rand.Rand) {
 	defer a.mu.Unlock()
 	type at struct {
 		dev  *localDevice
-		conn *rdma.Connection
+		conn link
 	}
 	var all []at
 	for _, p := range a.peers {

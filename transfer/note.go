@@ -3,16 +3,15 @@ package transfer
 import (
 	"context"
 	"fmt"
-	"net/netip"
 
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
 // Note is a value that another agent has sent, with a batch ([Batch.Note]).
 type Note struct {
-	From  netip.AddrPort // where the agent listens that sent it, as the device that did; its port is 0 if it does not
-	Epoch uint64         // of that agent, as it says; segments of another epoch are stale
-	Value uint32         // that was given to Batch.Note
+	From  Addr   // where the agent listens that sent it, as the device that did; without a port if it does not
+	Epoch uint64 // of that agent, as it says; segments of another epoch are stale
+	Value uint32 // that was given to Batch.Note
 }
 
 // received is a note in the receive that it has come to.

@@ -135,7 +135,7 @@ func (p *path) start() {
 	}
 	for _, other := range p.peer.paths {
 		if other.state == pathReady && (p.fenced != nil || p.own.dead != nil) {
-			p.dev, p.target = other.dev, acc.Addrs[other.Device].addrPort().String()
+			p.dev, p.target = other.dev, acc.addr(int(other.Device)).String()
 		}
 	}
 	_ = p.dev.engine.Do(p.begin)
@@ -166,7 +166,7 @@ func (p *path) begin() {
 	p.dials++
 	who := request{Magic: magic, Path: pathID{p.peer.id, uint8(p.own.index)}, Dials: p.dials, Epoch: a.epoch}
 	if len(a.addrs) > 0 {
-		who.Port = a.addrs[p.dev.index].Port()
+		who.Port = a.addrs[p.dev.index].AddrPort.Port()
 	}
 	timeout := max(a.cfg.DialTimeout-a.host.Now().Sub(p.asked), a.cfg.DialTimeout/10) / time.Duration(len(p.peer.targets))
 	conn, err := p.dev.transport.dial(p, who, timeout)
@@ -313,7 +313,10 @@ func (p *path) ended(pc *piece, original uint64, posted bool, err error) {
 	p.bytes -= pc.length
 	p.dev.inFlight--
 	dead := cmp.Or(a.closed, p.peer.closed)
-	if err != nil && p.state == pathReady && repeatable(err, posted) {
+	repeats, fenced := err != nil && repeatable(err, posted), a.cfg.Transport == verbs.RC
+	if repeats && posted && !fenced && notTaken(err) {
+		posted = false // nor is it on its way any more
+	} else if repeats && p.state == pathReady {
 		p.state = pathClosing // which changed will report
 	}
 	switch {
@@ -324,11 +327,11 @@ func (p *path) ended(pc *piece, original uint64, posted bool, err error) {
 			p.notes++
 		}
 		a.pieceEnded(pc, nil)
-	case !repeatable(err, posted):
+	case !repeats:
 		a.pieceEnded(pc, err)
 	case dead != nil && posted && it.op != rdma.OpRead:
 		a.pieceEnded(pc, fmt.Errorf("%w: %w", ErrUnknown, dead))
-	case posted && it.atomic():
+	case posted && (it.atomic() || !fenced && it.op != rdma.OpRead):
 		a.pieceEnded(pc, fmt.Errorf("%w: %w", ErrUnknown, err))
 	case dead != nil:
 		a.pieceEnded(pc, dead)
@@ -354,10 +357,18 @@ func repeatable(err error, posted bool) bool {
 	}
 	switch e.Status { // not errors.Is: the error of what was flushed also matches why
 	case verbs.StatusLocalLengthError, verbs.StatusLocalQPOperationError, verbs.StatusLocalProtectionError, verbs.StatusLocalAccessError,
-		verbs.StatusRemoteInvalidRequest, verbs.StatusRemoteAccessError, verbs.StatusRemoteOperationError:
+		verbs.StatusRemoteInvalidRequest, verbs.StatusRemoteAccessError:
 		return false
+	case verbs.StatusRemoteOperationError:
+		return e.Peer != nil // SRD: the peer does not know this end any more
 	}
 	return true
+}
+
+// notTaken reports whether a note has found no place at the peer, whose program does not take them at present.
+func notTaken(err error) bool {
+	var e *rdma.TaskError
+	return errors.As(err, &e) && e.Op == rdma.OpWriteImm && e.Status == verbs.StatusRNRRetryExceeded
 }
 
 // repeat puts a piece back into the work for its peer.

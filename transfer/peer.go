@@ -31,9 +31,9 @@ type Peer struct {
 	gone     chan struct{}             // closed when it has ended
 }
 
-// Dial connects to the agent that listens at HOST:PORT, or at several such addresses, of which one need answer. It tries
-// for Config.DialTimeout, also while nobody listens there. It returns when one device of this agent is connected; the
-// others follow when there is work for them. Each call makes a Peer with connections of its own.
+// Dial connects to the agent that listens at HOST:PORT (with SRD, HOST:PORT/QPN), or at several such addresses, of which
+// one need answer. It tries for Config.DialTimeout, also while nobody listens there. It returns when one device of this
+// agent is connected; the others follow when there is work for them. Each call makes a Peer with connections of its own.
 //
 // The error matches the cause of ctx, ErrInvalid, ErrClosed, ErrProtocol, or those of rdma.Connections.Dial.
 func (a *Agent) Dial(ctx context.Context, addrs ...string) (*Peer, error) {
@@ -230,8 +230,8 @@ func (p *Peer) found(acc acceptance) {
 	p.targets = p.addrs
 	if n := int(acc.Devices); n > 1 {
 		p.targets = nil
-		for _, addr := range acc.Addrs[:n] {
-			p.targets = append(p.targets, addr.addrPort().String())
+		for i := range n {
+			p.targets = append(p.targets, acc.addr(i).String())
 		}
 		for _, addr := range p.addrs { // at which it may be opened again
 			if !slices.Contains(p.targets, addr) {

@@ -13,14 +13,14 @@ import (
 // transport is how a device of the agent reaches those of others. Its methods belong to the engine's goroutine.
 type transport interface {
 	rdma.Context // of the items
-	listen(addr string) (netip.AddrPort, error)
+	listen(addr string) (Addr, error)
 	// dial begins to connect. What becomes of it goes to path.changed.
 	dial(p *path, who request, timeout time.Duration) (link, error)
 	// task makes what gives a piece to the device.
 	task(pc *piece) (*rdma.Task, error)
 	metrics.Source
 	// sender counts a note, and says who has sent it. The agent's lock is held.
-	sender(t *rdma.ReceiveTask, isNote bool) (from netip.AddrPort, epoch uint64, ok bool)
+	sender(t *rdma.ReceiveTask, isNote bool) (from Addr, epoch uint64, ok bool)
 }
 
 // link is a connection to the device of another agent, as each end has it.
@@ -37,7 +37,7 @@ type link interface {
 type call interface {
 	PrivateData() []byte
 	RemoteAddr() netip.AddrPort
-	accept(data []byte) (link, error)
+	accept(acc acceptance) (link, error)
 	Reject(data []byte) error
 }
 
@@ -62,16 +62,16 @@ func openRC(d *localDevice) (_ transport, err error) {
 	return t, err
 }
 
-func (t *rc) listen(addr string) (netip.AddrPort, error) {
+func (t *rc) listen(addr string) (Addr, error) {
 	listener, err := t.Listen(addr, rdma.ListenConfig{OnRequest: func(q *rdma.ConnectRequest) { t.dev.requested(rcCall{q}) }})
 	if err != nil {
-		return netip.AddrPort{}, err
+		return Addr{}, err
 	}
 	at := listener.Addr()
 	if at.Addr().IsUnspecified() {
 		at = netip.AddrPortFrom(t.GID().GID.Addr(), at.Port())
 	}
-	return at, nil
+	return Addr{AddrPort: at}, nil
 }
 
 func (t *rc) dial(p *path, who request, timeout time.Duration) (link, error) {
@@ -134,7 +134,7 @@ func taskFor[T any](tasks interface {
 	return tasks.Write(to, bufinv.Source(local, localAt, pc.length), bufinv.Target(pc.remote, at, pc.length))
 }
 
-func (t *rc) sender(r *rdma.ReceiveTask, isNote bool) (from netip.AddrPort, epoch uint64, ok bool) {
+func (t *rc) sender(r *rdma.ReceiveTask, isNote bool) (from Addr, epoch uint64, ok bool) {
 	conn := r.Connection()
 	in, ok := conn.UserData().(*incoming)
 	if !ok || !isNote {
@@ -142,14 +142,14 @@ func (t *rc) sender(r *rdma.ReceiveTask, isNote bool) (from netip.AddrPort, epoc
 		return from, 0, false
 	}
 	in.notes++
-	return netip.AddrPortFrom(conn.PeerAddr().Addr(), in.who.Port), in.who.Epoch, true
+	return Addr{AddrPort: netip.AddrPortFrom(conn.PeerAddr().Addr(), in.who.Port)}, in.who.Epoch, true
 }
 
 // rcCall is a request for a connection.
 type rcCall struct{ *rdma.ConnectRequest }
 
-func (q rcCall) accept(data []byte) (link, error) {
-	conn, err := q.Accept(rdma.AcceptConfig{PrivateData: data})
+func (q rcCall) accept(acc acceptance) (link, error) {
+	conn, err := q.Accept(rdma.AcceptConfig{PrivateData: encode(acc)[:rcAcceptanceLen]})
 	if err != nil {
 		return nil, err
 	}

@@ -34,6 +34,7 @@ type node struct {
 	index  int
 	host   *sim.Host
 	second *sim.Host // has the second device of the agent; nil: there is none
+	srd    bool      // the agents have no connections
 	down   bool      // second has crashed with host
 	all    []*node
 	memory []byte // of this start of the program: a region for each node
@@ -95,7 +96,7 @@ func (n *node) run(ctx context.Context, dev verbs.Device) (err error) {
 			devices = append(devices, n.second.Device())
 		}
 	}
-	a, err := Open(Config{Devices: devices, Listen: ":7600", Piece: 2048, Depth: 8, DialTimeout: time.Duration(2+n.index%2*8) * time.Second, Go: n.host.Go})
+	a, err := Open(Config{Devices: devices, Listen: ":7600", Piece: 2048, Depth: 8, DialTimeout: time.Duration(2+n.index%2*8) * time.Second, Go: n.host.Go, Transport: n.transport()})
 	if err != nil {
 		return err
 	}
@@ -127,8 +128,16 @@ func (n *node) run(ctx context.Context, dev verbs.Device) (err error) {
 		if other == n {
 			continue
 		}
-		if p := peers[other.index]; p == nil {
-			peers[other.index], err = a.Dial(ctx, other.host.Addr().String()+":7600")
+		addr := other.host.Addr().String() + ":7600"
+		if n.srd && other.agent != nil { // which is elsewhere after each start
+			addr = other.agent.Addrs()[0].String()
+		}
+		if p := peers[other.index]; p == nil || n.srd && p.Addrs()[0] != addr {
+			if p != nil {
+				p.Close()
+			}
+			knows[other.index].remote = nil
+			peers[other.index], err = a.Dial(ctx, addr)
 			if err != nil {
 				n.host.Sleep(100 * time.Millisecond)
 				continue
@@ -152,6 +161,13 @@ func (n *node) run(ctx context.Context, dev verbs.Device) (err error) {
 	return nil
 }
 
+func (n *node) transport() verbs.QPType {
+	if n.srd {
+		return verbs.SRD
+	}
+	return verbs.RC
+}
+
 // countDials counts the dials of the present agent.
 func (n *node) countDials() {
 	if n.agent != nil {
@@ -168,7 +184,7 @@ func (n *node) takeNotes(a *Agent) {
 			return
 		}
 		for _, from := range n.all {
-			if from.host.Addr() != note.From.Addr() && (from.second == nil || from.second.Addr() != note.From.Addr()) {
+			if from.host.Addr() != note.From.AddrPort.Addr() && (from.second == nil || from.second.Addr() != note.From.AddrPort.Addr()) {
 				continue
 			}
 			which := [3]int{from.index, int(note.Value >> 24), int(note.Value & 0xffffff)}
@@ -208,6 +224,9 @@ func (n *node) batch(ctx context.Context, a *Agent, k *known, local []byte) {
 		if s.content != nil && !bytes.Equal(s.content, k.memory[i*simSlotSize:][:simSlotSize]) && !k.remote.Stale() {
 			n.s.Errorf("%v: slot %d of %s changed after the end of its handle", n.host, i, k.remote.peer)
 		}
+		if n.srd && s.unsure {
+			continue // nothing ends that write but the end of the other's memory
+		}
 		switch rnd.IntN(3) {
 		case 0:
 			mem := local[i*simSlotSize:][:simSlotSize]
@@ -223,7 +242,9 @@ func (n *node) batch(ctx context.Context, a *Agent, k *known, local []byte) {
 			ops = append(ops, op{i, false, mem})
 		}
 	}
-	b.FetchAdd(k.remote, base+simSlots*simSlotSize&^7+8, 1)
+	if !n.srd {
+		b.FetchAdd(k.remote, base+simSlots*simSlotSize&^7+8, 1)
+	}
 	b.Note(k.remote.peer, n.note)
 	h, err := a.Submit(&b)
 	if err != nil {
@@ -240,8 +261,9 @@ func (n *node) batch(ctx context.Context, a *Agent, k *known, local []byte) {
 		h.Cancel()
 	}
 	<-h.Done()
-	n.judge(h.Item(len(ops) + 1))
-	if lost := k.remote.Stale() || ctx.Err() != nil; h.Item(len(ops)+1) == nil && !lost && k.starts == k.other.host.Starts() {
+	note := h.Item(h.Len() - 1)
+	n.judge(note)
+	if lost := k.remote.Stale() || ctx.Err() != nil; note == nil && !lost && k.starts == k.other.host.Starts() {
 		n.sent[k.other][[3]int{n.index, int(n.note >> 24), int(n.note & 0xffffff)}] = true
 	}
 	lost := k.remote.Stale() || ctx.Err() != nil
@@ -263,12 +285,36 @@ func (n *node) batch(ctx context.Context, a *Agent, k *known, local []byte) {
 			n.s.Errorf("%v: a read of slot %d of %s is wrong", n.host, o.slot, k.remote.peer)
 		}
 		n.s.Sometimes(errors.Is(err, ErrUnknown), "a write whose outcome is not known")
-		n.s.Sometimes(errors.Is(err, ErrStale), "a segment of the past")
+		if !n.srd { // there, the endpoint is of the past too
+			n.s.Sometimes(errors.Is(err, ErrStale), "a segment of the past")
+		}
 		n.s.Sometimes(errors.Is(err, ErrCanceled), "a canceled item")
 	}
-	err = h.Item(len(ops))
+	if !n.srd {
+		n.judgeAddition(h, len(ops), k)
+	}
+	poison(local)
+	n.host.Sleep(time.Duration(rnd.IntN(3000)) * time.Microsecond)
+	if !isPoison(local) {
+		n.s.Errorf("%v: memory here changed after the end of its handle", n.host)
+	}
+	n.s.Sometimes(a.Counters().Repeated > 0, "a piece is repeated")
+	if !n.srd { // there, writes do not
+		n.s.Sometimes(a.Counters().ToRepeat > 0, "a piece waits for another connection")
+	}
+	if h.Err() == nil {
+		n.done++
+	}
+	if k.remote.Stale() || h.Err() != nil && !cancel {
+		k.remote = nil
+	}
+}
+
+// judgeAddition checks the value that an addition has found.
+func (n *node) judgeAddition(h *Handle, item int, k *known) {
+	err := h.Item(item)
 	n.judge(err)
-	if original := h.Original(len(ops)); err == nil {
+	if original := h.Original(item); err == nil {
 		if k.counted && (original < k.counter || original > k.counter+k.unsure) {
 			n.s.Errorf("%v: the counter at %s was %d, and should be from %d to %d", n.host, k.remote.peer, original, k.counter, k.counter+k.unsure)
 		}
@@ -282,25 +328,12 @@ func (n *node) batch(ctx context.Context, a *Agent, k *known, local []byte) {
 	} else if errors.Is(err, ErrUnknown) {
 		k.unsure++
 	}
-	poison(local)
-	n.host.Sleep(time.Duration(rnd.IntN(3000)) * time.Microsecond)
-	if !isPoison(local) {
-		n.s.Errorf("%v: memory here changed after the end of its handle", n.host)
-	}
-	n.s.Sometimes(a.Counters().Repeated > 0, "a piece is repeated")
-	n.s.Sometimes(a.Counters().ToRepeat > 0, "a piece waits for another connection")
-	if h.Err() == nil {
-		n.done++
-	}
-	if k.remote.Stale() || h.Err() != nil && !cancel {
-		k.remote = nil
-	}
 }
 
 // judge accepts errors of an item that come from the death of hosts and networks.
 func (n *node) judge(err error) {
 	for _, no := range []error{rdma.ErrRemoteAccess, rdma.ErrRemoteInvalid, rdma.ErrLocalProtection, rdma.ErrRemoteOperation, ErrPermission, ErrRange} {
-		if errors.Is(err, no) {
+		if gone := n.srd && no == rdma.ErrRemoteInvalid; errors.Is(err, no) && !gone { // gone is the endpoint
 			n.s.Errorf("%v: %v", n.host, err)
 		}
 	}
@@ -319,7 +352,16 @@ func TestAgents(t *testing.T) {
 	if testing.Short() {
 		seeds = 3
 	}
-	sim.Check(t, seeds, func(s *sim.Sim) { checkAgents(s, 4, false, 10) })
+	sim.Check(t, seeds, func(s *sim.Sim) { checkAgents(s, 4, false, false, 10) })
+}
+
+// The same is true over SRD, with one device and with two.
+func TestSRDAgents(t *testing.T) {
+	seeds := 20
+	if testing.Short() {
+		seeds = 3
+	}
+	sim.Check(t, seeds, func(s *sim.Sim) { checkAgents(s, 4, s.Seed()%2 == 0, true, 10) })
 }
 
 // The same is true of many agents with two devices each, of which one can fail alone.
@@ -328,17 +370,17 @@ func TestManyAgents(t *testing.T) {
 	if testing.Short() || raceEnabled {
 		seeds = 1
 	}
-	sim.Check(t, seeds, func(s *sim.Sim) { checkAgents(s, 16, true, 5) })
+	sim.Check(t, seeds, func(s *sim.Sim) { checkAgents(s, 16, true, false, 5) })
 }
 
 // checkAgents has all of n agents do so many batches after the last fault.
-func checkAgents(s *sim.Sim, n int, two bool, batches int) {
+func checkAgents(s *sim.Sim, n int, two, srd bool, batches int) {
 	s.SetDefaultLink(sim.LinkConfig{Latency: 10 * time.Millisecond, Jitter: time.Millisecond})
 	var nodes []*node
 	var second []*sim.Host
 	hosts := s.Hosts("h", n)
 	for i, h := range hosts {
-		nodes = append(nodes, &node{s: s, index: i, host: h, sent: map[*node]map[[3]int]bool{}})
+		nodes = append(nodes, &node{s: s, index: i, host: h, srd: srd, sent: map[*node]map[[3]int]bool{}})
 		if two {
 			nodes[i].second = s.Host(fmt.Sprintf("second-%d", i))
 			second = append(second, nodes[i].second)

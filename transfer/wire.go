@@ -51,7 +51,16 @@ type acceptance struct {
 	Directory key
 	Notes     uint64              // that have come from this end so far
 	Addrs     [maxDevices]address // of its devices
+	QPNs      [maxDevices]uint32  // of their endpoints; without SRD zero, and not sent
 }
+
+var (
+	acceptanceLen   = binary.Size(acceptance{})
+	rcAcceptanceLen = acceptanceLen - binary.Size(acceptance{}.QPNs)
+)
+
+// addr is where a device is dialled.
+func (a *acceptance) addr(device int) Addr { return Addr{a.Addrs[device].addrPort(), a.QPNs[device]} }
 
 type address struct {
 	IP   [16]byte
@@ -104,6 +113,10 @@ func decodeRequest(b []byte) (r request, err error) {
 }
 
 func decodeAcceptance(b []byte) (a acceptance, err error) {
+	srd := len(b) >= acceptanceLen
+	if !srd && len(b) >= rcAcceptanceLen {
+		b = append(bytes.Clone(b), make([]byte, acceptanceLen-len(b))...)
+	}
 	if err = decode(b, &a); err != nil {
 		return a, err
 	}
@@ -114,8 +127,23 @@ func decodeAcceptance(b []byte) (a acceptance, err error) {
 		if i < int(a.Devices) && (addr.Port == 0 || addr.addrPort().Addr().IsUnspecified()) || i >= int(a.Devices) && addr != (address{}) {
 			return a, fmt.Errorf("%w: an agent with the address %v", ErrProtocol, addr.addrPort())
 		}
+		if (a.QPNs[i] != 0) != (srd && i < int(a.Devices)) {
+			return a, fmt.Errorf("%w: an agent with the queue pair number %#x", ErrProtocol, a.QPNs[i])
+		}
 	}
 	return a, nil
+}
+
+// decodeMessage decodes a message of SRD. What it accepts is for decodeAcceptance.
+func decodeMessage(b []byte, kind uint32) (m message, err error) {
+	if len(b) == messageLen {
+		_, _ = binary.Decode(b, binary.BigEndian, &m) // it has the size
+		_, err = decodeRequest(b[:binary.Size(m.Request)])
+	}
+	if err == nil && (len(b) != messageLen || kind < kindRequest || kind > kindProbe || kind != kindAccept && m.Accept != acceptance{}) {
+		err = fmt.Errorf("%w: a message of %d bytes and kind %d", ErrProtocol, len(b), kind)
+	}
+	return m, err
 }
 
 // writeDirectory replaces the content of a directory.

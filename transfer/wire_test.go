@@ -23,7 +23,12 @@ var (
 	goodAcceptance = acceptance{Magic: magic, Epoch: 1, Device: 1, Devices: 2, Addrs: [maxDevices]address{
 		{netip.MustParseAddr("192.0.2.1").As16(), 7600}, {netip.MustParseAddr("2001:db8::1").As16(), 7601},
 	}}
+	goodSRD     = func() acceptance { a := goodAcceptance; a.QPNs = [maxDevices]uint32{5, 5}; return a }()
+	goodMessage = message{Request: goodRequest, From: goodAcceptance.Addrs[0], QPN: 5, Data: 6, Accept: goodSRD}
 )
+
+// encodeRC encodes an acceptance as private data.
+func encodeRC(a acceptance) []byte { return encode(a)[:rcAcceptanceLen] }
 
 func goodDirectory() []byte {
 	b := make([]byte, headLen+2*recordLen)
@@ -37,18 +42,25 @@ func goodDirectory() []byte {
 // Whatever arrives, decoders neither panic nor accept what their encoders do not write.
 func FuzzDecode(f *testing.F) {
 	f.Add(encode(goodRequest))
-	f.Add(encode(goodAcceptance))
+	f.Add(encodeRC(goodAcceptance))
+	f.Add(encode(goodSRD))
+	f.Add(encode(goodMessage))
 	f.Add(goodDirectory())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		same := func(v any, err error) {
 			if err == nil {
-				require.Equal(t, b, append(encode(v), make([]byte, len(b)-len(encode(v)))...))
+				n := max(len(b), len(encode(v)))
+				require.Equal(t, append(bytes.Clone(b), make([]byte, n-len(b))...), append(encode(v), make([]byte, n-len(encode(v)))...))
 			}
 		}
 		r, err := decodeRequest(b)
 		same(r, err)
 		a, err := decodeAcceptance(b)
 		same(a, err)
+		for kind := range uint32(kindProbe + 2) {
+			m, err := decodeMessage(b, kind)
+			same(m, err)
+		}
 		if len(b) < headLen {
 			return
 		}
@@ -86,17 +98,32 @@ func TestStrict(t *testing.T) {
 		require.ErrorIs(t, err, ErrProtocol)
 	}
 
-	_, err = decodeAcceptance(encode(goodAcceptance))
+	_, err = decodeAcceptance(encodeRC(goodAcceptance))
 	require.NoError(t, err)
+	_, err = decodeAcceptance(encodeRC(goodAcceptance)[:rcAcceptanceLen-1])
+	require.ErrorIs(t, err, ErrProtocol)
 	for _, change := range []func(a *acceptance){
 		func(a *acceptance) { a.Magic++ }, func(a *acceptance) { a.Epoch = 0 }, func(a *acceptance) { a.Device = 2 }, func(a *acceptance) { a.Zero[0] = 1 }, func(a *acceptance) { a.Known = 2 },
 		func(a *acceptance) { a.Devices, a.Device = 0, 0 }, func(a *acceptance) { a.Devices = maxDevices + 1 }, func(a *acceptance) { a.Addrs[1].Port = 0 },
 		func(a *acceptance) { a.Addrs[0].IP = [16]byte{} }, func(a *acceptance) { a.Addrs[2].Port = 1 }, func(a *acceptance) { a.Directory.Addr = 1<<64 - 1 },
 	} {
-		a := goodAcceptance
-		change(&a)
+		for _, a := range []acceptance{goodAcceptance, goodSRD} {
+			change(&a)
+			data := encode(a)
+			if a.QPNs[0] == 0 {
+				data = encodeRC(a)
+			}
+			_, err = decodeAcceptance(data)
+			require.ErrorIs(t, err, ErrProtocol, "%+v", a)
+		}
+	}
+	_, err = decodeAcceptance(encode(goodSRD))
+	require.NoError(t, err)
+	for i := range goodSRD.QPNs { // there are two
+		a := goodSRD
+		a.QPNs[i] ^= 5
 		_, err = decodeAcceptance(encode(a))
-		require.ErrorIs(t, err, ErrProtocol, "%+v", a)
+		require.ErrorIs(t, err, ErrProtocol)
 	}
 
 	records, _, err := readDirectory(goodDirectory(), 2)
@@ -290,7 +317,9 @@ func TestMessageThatIsNoNote(t *testing.T) {
 }
 
 // An agent without a connection left takes those who dial it when it has one.
-func TestFull(t *testing.T) {
+func TestFull(t *testing.T) { overBoth(t, testFull) }
+
+func testFull(t *testing.T, open opener) {
 	far := open(t, 1, func(c *Config) { c.MaxConnections = 1 })
 	register(t, far, "blocks", 100)
 	first := dial(t, open(t, 1), far, "blocks").Peer()
@@ -325,7 +354,7 @@ func TestHostileListener(t *testing.T) {
 		"no directory": func(s *stranger) []byte {
 			a := goodAcceptance
 			a.Device, a.Devices, a.Addrs[1] = 0, 1, address{}
-			return encode(a)
+			return encodeRC(a)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -355,5 +384,5 @@ func (s *stranger) acceptance() []byte {
 	s.Fail(err)
 	a := goodAcceptance
 	a.Device, a.Devices, a.Addrs[1], a.Directory = 0, 1, address{}, key{s.memory.Addr(), rkey}
-	return encode(a)
+	return encodeRC(a)
 }

@@ -490,7 +490,7 @@ func TestHostileClients(t *testing.T) {
 
 // Servers that lie or go away end the client, with one line that says so.
 func TestHostileServers(t *testing.T) {
-	agent := netip.MustParseAddrPort("127.0.0.1:9")
+	const agent = "127.0.0.1:9"
 	for name, c := range map[string]struct {
 		answers []control.Message
 		want    string
@@ -499,6 +499,7 @@ func TestHostileServers(t *testing.T) {
 		"batch: too few peers": {[]control.Message{&control.Accept{}, &control.End{Agent: agent, Last: true}}, "do not match the plan"},
 		"batch: wrong order":   {[]control.Message{&control.Accept{}, &control.End{Engine: 1, Agent: agent}}, "do not match the plan"},
 		"batch: nobody there":  {[]control.Message{&control.Accept{}, &control.End{Agent: agent}}, "dial the transfer agent at 127.0.0.1:9"},
+		"batch: no address":    {[]control.Message{&control.Accept{}, &control.End{Agent: "\x00:"}}, "dial the transfer agent"},
 		"gone at once":         {nil, "has closed the connection"},
 		"gone after the plan":  {[]control.Message{&control.Accept{}}, "has closed the connection"},
 		"another order":        {[]control.Message{&control.Connected{}}, "received connected, want accept"},

@@ -3,7 +3,6 @@ package control
 import (
 	"fmt"
 	"math"
-	"net/netip"
 
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/machine"
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/perf/plan"
@@ -100,7 +99,7 @@ type End struct {
 	Port        uint16   `json:"port,omitempty"`        // to dial at the server, instead of descriptors
 	Last        bool     `json:"last"`                  // no End of any engine follows
 
-	Agent netip.AddrPort `json:"agent,omitzero"` // of package transfer, instead of an engine
+	Agent string `json:"agent,omitempty"` // the address of one of package transfer, instead of an engine
 }
 
 // EndConnections is the maximum number of connections in one End.

@@ -65,7 +65,7 @@ func (a *agents) GID() verbs.GIDEntry {
 	path, _ := a.Path()
 	at := path.Local.Addr()
 	if a.server {
-		at = a.list[0].Addrs()[0].Addr()
+		at = a.list[0].Addrs()[0].AddrPort.Addr()
 	}
 	gids, _ := a.cfg.Device.GIDs(max(a.cfg.Port, 1))
 	for _, e := range slices.Backward(gids) { // a later one is of a later version of RoCE
@@ -81,7 +81,7 @@ func (a *agents) Offer(send func(*control.End) error) error {
 		return nil
 	}
 	for i, agent := range a.list {
-		if err := send(&control.End{Engine: i, Agent: agent.Addrs()[0], Last: i == len(a.list)-1}); err != nil {
+		if err := send(&control.End{Engine: i, Agent: agent.Addrs()[0].String(), Last: i == len(a.list)-1}); err != nil {
 			return err
 		}
 	}
@@ -97,10 +97,10 @@ func (a *agents) Connect(receive func() (*control.End, error), _ DialTo) error {
 		if err != nil {
 			return err
 		}
-		if e.Engine != i || !e.Agent.IsValid() || e.Last != (i == a.plan.Connections-1) {
+		if e.Engine != i || e.Agent == "" || e.Last != (i == a.plan.Connections-1) {
 			return errWrongEnds
 		}
-		peer, err := a.list[0].Dial(a.ctx, e.Agent.String())
+		peer, err := a.list[0].Dial(a.ctx, e.Agent)
 		if err != nil {
 			return err
 		}

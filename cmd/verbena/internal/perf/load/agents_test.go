@@ -3,7 +3,6 @@ package load
 import (
 	"context"
 	"errors"
-	"net/netip"
 	"testing"
 	"time"
 
@@ -97,6 +96,6 @@ func TestBatchesInterrupted(t *testing.T) {
 	cancel(why)
 	require.ErrorIs(t, <-done, why)
 	require.ErrorIs(t, client.Connect(func() (*control.End, error) {
-		return &control.End{Agent: netip.MustParseAddrPort(client.remote[0].Peer().Addrs()[0]), Last: true}, nil
+		return &control.End{Agent: client.remote[0].Peer().Addrs()[0], Last: true}, nil
 	}, DialTo{}), why)
 }
