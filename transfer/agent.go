@@ -40,6 +40,9 @@ type Config struct {
 	Piece int
 	// DialTimeout is how long Dial and items wait for a peer, which may not have been started. Zero: ten seconds.
 	DialTimeout time.Duration
+	// SilenceTimeout is how long a peer may be silent until a connection through a software device ends, whose pieces
+	// then go to another device: see rdma.Config, also for the zero value. It is for RC.
+	SilenceTimeout time.Duration
 	// CacheBytes is how much memory the agent keeps registered of what items use and Register was not called
 	// for; the least recently used goes first. More is registered while items need it. Zero: there is no such
 	// cache, and Submit fails with ErrNotRegistered. What is in the cache stays pinned until it is evicted or the

@@ -270,6 +270,8 @@ func TestRefused(t *testing.T) {
 	_, err = Open(Config{Devices: near.cfg.Devices, Depth: -1})
 	require.ErrorIs(t, err, ErrRange)
 	require.ErrorContains(t, err, "Config.Depth is -1, and can be 0 to 1024")
+	_, err = Open(Config{Devices: near.cfg.Devices, SilenceTimeout: -5})
+	require.ErrorIs(t, err, rdma.ErrRange)
 
 	var none Batch
 	none.Grow(-1)

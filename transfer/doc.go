@@ -32,7 +32,8 @@
 //
 // Slices of items are parts of what [Agent.Register] was called for or, with Config.CacheBytes, any memory: the agent
 // then registers it at its first use. Register is faster for memory that is used again and again, and the only way for
-// memory that is unmapped while the agent is open.
+// memory that is unmapped while the agent is open. Huge pages, and memory near a device, come from [mmap.New]: register
+// its Bytes.
 //
 // # Failures
 //
@@ -40,8 +41,8 @@
 // the next connection to the peer or through another device, after a pause that grows while connections do not
 // last; a write only when the peer has confirmed that the old connection can no longer write. An atomic
 // that the device had fails with [ErrUnknown]. Items fail when no connection can be made within
-// Config.DialTimeout. That a peer has died is noticed when its connection fails, as package rdma says
-// (after some seconds); until then the items wait.
+// Config.DialTimeout. That a peer has died is noticed when its connection fails, after some seconds
+// (Config.SilenceTimeout); until then the items wait.
 //
 // When a program ends without [Agent.Close], its requests can be in a peer's device that stands still, and take effect
 // when that goes on, also after the program was started again: an agent cannot end connections of an earlier one.

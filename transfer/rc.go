@@ -52,7 +52,7 @@ func openRC(d *localDevice) (_ transport, err error) {
 	c, t := &d.agent.cfg, &rc{dev: d}
 	t.Connections, err = rdma.New(d.device, rdma.Config{
 		Name: "transfer", Engine: d.engine, MaxConnections: c.MaxConnections, SendQueueSize: c.Depth + 4,
-		Permissions: mmap.RemoteRead | mmap.RemoteAtomic, ConnectTimeout: c.DialTimeout,
+		Permissions: mmap.RemoteRead | mmap.RemoteAtomic, ConnectTimeout: c.DialTimeout, SilenceTimeout: c.SilenceTimeout,
 	})
 	if err != nil {
 		return nil, err

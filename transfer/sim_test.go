@@ -523,7 +523,7 @@ func TestDeviceFails(t *testing.T) {
 		})
 		var counters Counters
 		near.Run(func(ctx context.Context, dev verbs.Device) error {
-			a, err := Open(Config{Devices: []verbs.Device{dev, near1.Device()}, Go: near.Go, DialTimeout: 5 * time.Second})
+			a, err := Open(Config{Devices: []verbs.Device{dev, near1.Device()}, Go: near.Go, DialTimeout: 5 * time.Second, SilenceTimeout: time.Duration(1+s.Rand().IntN(4)) * time.Second})
 			if err != nil {
 				return err
 			}
