@@ -215,9 +215,14 @@ func TestSRDHostile(t *testing.T) {
 	far.mu.Lock()
 	require.Len(t, far.incoming, most)
 	far.mu.Unlock()
+}
 
-	// Those who are there no more make room.
-	require.NoError(t, o.engine.Do(func() { _ = o.Stop() }))
+// Those who have gone without a word make room.
+func TestSRDGone(t *testing.T) {
+	far, gone := efa(t, 1, func(c *Config) { c.MaxConnections = 1 }), efa(t, 1)
+	register(t, far, "blocks", 100)
+	dial(t, gone, far, "blocks")
+	require.NoError(t, gone.Close())
 	dial(t, efa(t, 1), far, "blocks")
 }
 
