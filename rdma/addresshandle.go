@@ -94,7 +94,7 @@ func (a *addressHandles) create(to destination, p *Peer, helped bool) (*addressH
 		a.retired = a.retired[1:]
 	}
 	s := a.ctx.set
-	if to.lid == 0 && p.group == nil && a.ctx.port.State().GID.Type == verbs.GIDInfiniBand {
+	if to.lid == 0 && p.group == nil && s.Transport != verbs.SRD && a.ctx.port.State().GID.Type == verbs.GIDInfiniBand {
 		return nil, fmt.Errorf("%w: InfiniBand needs the LID of the peer's port; call Peer.SetLID, or make the peer from its descriptor", ErrInvalid)
 	}
 	path := s.path(to.sgid, to.gid, to.lid, to.udpPort, to.source)

@@ -97,4 +97,11 @@ func TestInfiniBandPeerAt(t *testing.T) {
 	assert.Equal(t, uint16(9), <-lids)
 	_ = task.Free()
 	require.NoError(t, c.Close())
+
+	// The addresses of EFAs look like those of InfiniBand, but they deliver by GID.
+	c = must(rdma.NewDatagrams(d, rdma.DatagramsConfig{Engine: engine, Transport: verbs.SRD}))
+	require.NoError(t, c.Start())
+	_, err = c.PeerAt(rdma.EndpointAddr{GID: verbs.GID{0: 0xfe, 1: 0x80, 15: 9}, QPN: 17})
+	require.ErrorIs(t, err, boom)
+	require.NoError(t, c.Close())
 }
