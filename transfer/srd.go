@@ -2,6 +2,7 @@ package transfer
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -120,7 +121,7 @@ func (s *srd) Start() error {
 	}
 	data, err := s.EndpointAddr()
 	own, e := s.control.EndpointAddr()
-	s.own = message{From: address{own.GID, own.UDPPort}, QPN: own.QPN, Data: data.QPN}
+	s.own = message{From: address{own.GID, cmp.Or(own.UDPPort, 4791)}, QPN: own.QPN, Data: data.QPN} // EFAs have no port
 	return errors.Join(err, e)
 }
 
