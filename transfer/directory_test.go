@@ -41,6 +41,9 @@ func TestParseDirectory(t *testing.T) {
 		"a b:0":                          "the address",
 		"a b:65536":                      "the address",
 		"a b:http":                       "the address",
+		"a b:1/":                         "the address",
+		"a b:1/0":                        "the address",
+		"a b:1/16777216":                 "the address",
 		strings.Repeat("a", 65) + " b:1": "the name",
 		"a\x01 b:1":                      "the name",
 		"\xff b:1":                       "the name",
@@ -54,6 +57,8 @@ func TestParseDirectory(t *testing.T) {
 	_, err := transfer.ReadDirectory(file)
 	require.ErrorContains(t, err, file+": line 1: ")
 	require.ErrorIs(t, err, transfer.ErrInvalid)
+	_, err = transfer.ParseDirectory([]byte("a 192.0.2.1:4791/17 [2001:db8::1]:4791/16777215"))
+	require.NoError(t, err)
 	_, err = transfer.ReadDirectory(file + "2")
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
@@ -62,6 +67,7 @@ func TestParseDirectory(t *testing.T) {
 func FuzzDirectory(f *testing.F) {
 	f.Add("a b:1\n#\n\n b [::1]:2 ")
 	f.Add("0123456789abcdef 192.0.2.1:7600 b:1")
+	f.Add("0123456789abcdef 192.0.2.1:4791/17")
 	f.Fuzz(func(t *testing.T, text string) {
 		if d, err := transfer.ParseDirectory([]byte(text)); err == nil {
 			var again strings.Builder

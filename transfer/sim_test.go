@@ -1002,3 +1002,72 @@ func TestCloseWithWrites(t *testing.T) {
 		s.RunUntil(func() bool { return ended }, 2*time.Minute)
 	})
 }
+
+// Over SRD too, reads that a device had when it failed are done by another one.
+func TestSRDDeviceFails(t *testing.T) {
+	sim.Check(t, 4, func(s *sim.Sim) {
+		s.SetDefaultLink(sim.LinkConfig{Latency: time.Millisecond, Rate: 20e6})
+		near, near1, far, far1 := s.Host("near"), s.Host("near1"), s.Host("far"), s.Host("far1")
+		memory, addr, ended := make([]byte, 8<<20), "", false
+		pattern(memory, 1, 1)
+		far.Run(func(ctx context.Context, dev verbs.Device) error {
+			a, err := Open(Config{Devices: []verbs.Device{dev, far1.Device()}, Transport: verbs.SRD, Listen: ":7600", Go: far.Go})
+			if err != nil {
+				return err
+			}
+			addr = a.Addrs()[0].String()
+			_, err = a.Register("blocks", memory, all)
+			for err == nil && ctx.Err() == nil {
+				far.Sleep(100 * time.Millisecond)
+			}
+			return errors.Join(err, a.Close())
+		})
+		var counters Counters
+		near.Run(func(ctx context.Context, dev verbs.Device) error {
+			a, err := Open(Config{Devices: []verbs.Device{dev, near1.Device()}, Transport: verbs.SRD, Go: near.Go, DialTimeout: 5 * time.Second})
+			if err != nil {
+				return err
+			}
+			mine := make([]byte, len(memory))
+			_, err = a.Register("", mine, all)
+			for addr == "" {
+				near.Sleep(time.Millisecond)
+			}
+			p, e := a.Dial(ctx, addr)
+			if err = errors.Join(err, e); err == nil {
+				remote, e := p.Segment(ctx, "blocks")
+				for round := 0; round < 8 && e == nil; round++ {
+					clear(mine)
+					var b Batch
+					b.Read(remote, 0, mine)
+					var h *Handle
+					if h, e = a.Submit(&b); e == nil {
+						<-h.Done()
+						e = h.Err()
+					}
+					if e == nil && !bytes.Equal(mine, memory) {
+						s.Errorf("round %d: what was read is wrong", round)
+					}
+				}
+				err = e
+			}
+			counters, ended = a.Counters(), true
+			return errors.Join(err, a.Close())
+		})
+		victim := []*sim.Host{near1, far1}[s.Rand().IntN(2)]
+		s.After(time.Duration(500+s.Rand().IntN(1000))*time.Millisecond, func() {
+			switch s.Rand().IntN(3) {
+			case 0:
+				s.Partition([]*sim.Host{near1}, []*sim.Host{far, far1})
+			case 1:
+				s.Cut(far1, near1) // requests arrive, and nothing comes back
+			default:
+				victim.Crash()
+			}
+		})
+		s.RunUntil(func() bool { return ended }, 2*time.Minute)
+		require.True(s, ended)
+		require.Less(s, counters.Dials, uint64(20))
+		s.Sometimes(counters.Repeated > 0, "a piece is repeated")
+	})
+}
