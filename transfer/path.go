@@ -125,16 +125,23 @@ func (p *path) release() {
 	}
 }
 
+// ownTarget is the address that the path dials next, if not through another one.
+func (p *path) ownTarget() string {
+	targets := p.peer.targets
+	return targets[(p.own.index+p.remote)%len(targets)]
+}
+
 // start chooses device and address, those of a connected path if its own have failed, and has the engine's
 // goroutine dial.
 func (p *path) start() {
-	targets, acc, devices := p.peer.targets, &p.peer.reached, p.peer.agent.devices
-	p.dev, p.target, p.active = p.own, targets[(p.own.index+p.remote)%len(targets)], [levels]bool{}
+	acc, devices := &p.peer.reached, p.peer.agent.devices
+	p.dev, p.target, p.active = p.own, p.ownTarget(), [levels]bool{}
 	for i := 0; p.dev.dead != nil && i < len(devices); i++ {
 		p.dev = devices[i]
 	}
 	for _, other := range p.peer.paths {
-		if other.state == pathReady && (p.fenced != nil || p.own.dead != nil) {
+		// Not each time: it may have failed too, and not have noticed.
+		if other.state == pathReady && p.tries%2 == 0 && (p.fenced != nil || p.own.dead != nil) {
 			p.dev, p.target = other.dev, acc.addr(int(other.Device)).String()
 		}
 	}
@@ -240,7 +247,9 @@ func (p *path) down(err error) {
 	p.state, p.conn = pathDown, nil
 	p.release()
 	if p.ready.IsZero() {
-		p.remote++
+		if p.target == p.ownTarget() {
+			p.remote++
+		}
 		p.tries++
 	}
 	a := p.peer.agent

@@ -632,6 +632,100 @@ func TestHostTakesConnections(t *testing.T) {
 	})
 }
 
+// Devices die, of both agents, also one that carries the connections of a dead one: the last ones do all. Short: fewer
+// seeds.
+func TestDevicesFailInTurn(t *testing.T) {
+	seeds := 40
+	if testing.Short() {
+		seeds = 12
+	}
+	sim.Check(t, seeds, func(s *sim.Sim) {
+		s.SetDefaultLink(sim.LinkConfig{Latency: time.Millisecond, Rate: 2e6})
+		near, far := s.Hosts("near", 3), s.Hosts("far", 2)
+		memory, ended := make([]byte, 8<<20), false
+		came := map[uint32]int{}
+		var agents []*Agent
+		far[0].Run(func(ctx context.Context, dev verbs.Device) error {
+			a, err := Open(Config{Devices: []verbs.Device{dev, far[1].Device()}, Listen: ":7600", Go: far[0].Go})
+			if err != nil {
+				return err
+			}
+			agents = append(agents, a)
+			_, err = a.Register("blocks", memory, all)
+			far[0].Go(func() {
+				for {
+					n, err := a.Note(ctx)
+					if err != nil {
+						return
+					}
+					came[n.Value]++
+				}
+			})
+			for err == nil && ctx.Err() == nil {
+				far[0].Sleep(100 * time.Millisecond)
+			}
+			return errors.Join(err, a.Close())
+		})
+		near[0].Run(func(ctx context.Context, dev verbs.Device) error {
+			a, err := Open(Config{Devices: []verbs.Device{near[1].Device(), dev, near[2].Device()}, Piece: 16 << 10, Go: near[0].Go, DialTimeout: 4 * time.Second})
+			if err != nil {
+				return err
+			}
+			agents = append(agents, a)
+			mine := make([]byte, len(memory))
+			pattern(mine, 1, 1)
+			_, err = a.Register("", mine, all)
+			var p *Peer
+			for p == nil && ctx.Err() == nil && err == nil {
+				p, _ = a.Dial(ctx, far[0].Addr().String()+":7600")
+			}
+			remote, e := p.Segment(ctx, "blocks")
+			if err = errors.Join(err, e); err != nil {
+				return err
+			}
+			var handles []*Handle
+			for i := range 64 {
+				var b Batch
+				b.Write(remote, i<<17, mine[i<<17:][:1<<17])
+				b.Note(p, uint32(i))
+				h, err := a.Submit(&b)
+				require.NoError(s, err)
+				handles = append(handles, h)
+			}
+			for _, victim := range []*sim.Host{near[1], near[2], far[1]} {
+				s.After(time.Duration(100+near[0].Rand().IntN(2500))*time.Millisecond, victim.Crash)
+			}
+			for _, h := range handles {
+				<-h.Done()
+				require.NoError(s, h.Err())
+			}
+			require.True(s, bytes.Equal(mine, memory))
+			var b Batch
+			b.Note(p, 100)
+			h, err := a.Submit(&b)
+			require.NoError(s, err)
+			<-h.Done()
+			require.NoError(s, h.Err())
+			p.Close()
+			ended = true
+			return a.Close()
+		})
+		s.RunUntil(func() bool {
+			for _, a := range agents {
+				if err := a.stuck(); err != nil {
+					s.Errorf("%v", err)
+				}
+			}
+			return ended
+		}, 5*time.Minute)
+		s.Run(time.Second)
+		require.Len(s, came, 65)
+		for v, n := range came {
+			require.Equal(s, 1, n, "%v", v)
+		}
+	})
+}
+
 // A note has arrived, and its acknowledgement is lost. The peer then forgets how many have: the outcome is unknown,
 // and the note does not come again; also if the peer accepts a connection in between that is never made.
 func TestForgottenNotes(t *testing.T) {
