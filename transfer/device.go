@@ -125,6 +125,12 @@ func (d *localDevice) run(ctx context.Context) {
 	}
 }
 
+func (d *localDevice) isDead() bool {
+	d.agent.mu.Lock()
+	defer d.agent.mu.Unlock()
+	return d.dead != nil
+}
+
 func (d *localDevice) close() error {
 	err := d.engine.Close()
 	if d.transport != nil {

@@ -18,11 +18,11 @@ type Segment struct {
 	name   string
 	mem    []byte
 	perm   mmap.Permission
-	first  uintptr // its address in this program
-	maps   []*mmap.Map
-	record *record // as the directory has it
-	inUse  int     // items that have not ended
-	cached bool    // in Agent.cache, and not in Agent.segments
+	first  uintptr     // its address in this program
+	maps   []*mmap.Map // by device; nil: it was dead
+	record *record     // as the directory has it
+	inUse  int         // items that have not ended
+	cached bool        // in Agent.cache, and not in Agent.segments
 	place  fifo.Node[*Segment]
 }
 
@@ -76,23 +76,20 @@ func (a *Agent) Register(name string, mem []byte, perm mmap.Permission) (*Segmen
 	return s, nil
 }
 
-// newSegment registers memory with all devices.
+// newSegment registers memory with all devices that are not dead.
 func (a *Agent) newSegment(name string, mem []byte, perm mmap.Permission) (*Segment, error) {
-	s := &Segment{agent: a, name: name, mem: mem, perm: perm, first: firstByte(mem)}
+	s := &Segment{agent: a, name: name, mem: mem, perm: perm, first: firstByte(mem), maps: make([]*mmap.Map, len(a.devices))}
 	s.record = &record{Size: uint64(len(mem)), Perm: uint8(perm & remotePermissions), Devices: uint8(len(a.devices))}
 	copy(s.record.Name[:], name)
 	for i, d := range a.devices {
-		m, err := mmap.Register(d.device, mem, perm)
-		if err != nil {
-			return nil, errors.Join(err, s.release())
+		k := &s.record.Keys[i]
+		var err error
+		if s.maps[i], err = mmap.Register(d.device, mem, perm); err == nil && s.record.Perm != 0 {
+			k.Addr = s.maps[i].Addr()
+			k.Key, err = s.maps[i].ExportKey(d.transport.PD())
 		}
-		s.maps = append(s.maps, m)
-		if s.record.Perm != 0 {
-			k := &s.record.Keys[i]
-			if k.Key, err = m.ExportKey(d.transport.PD()); err != nil {
-				return nil, errors.Join(err, s.release())
-			}
-			k.Addr = m.Addr()
+		if err != nil && !d.isDead() {
+			return nil, errors.Join(err, s.release())
 		}
 	}
 	return s, nil
@@ -128,7 +125,9 @@ func (s *Segment) Close() error {
 
 func (s *Segment) release() (err error) {
 	for _, m := range s.maps {
-		err = errors.Join(err, m.Close())
+		if m != nil {
+			err = errors.Join(err, m.Close())
+		}
 	}
 	return err
 }
