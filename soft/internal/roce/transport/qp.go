@@ -285,6 +285,7 @@ func (q *QP) flushSends() {
 func (q *QP) failSend(status verbs.Status) {
 	w := q.sq.at(q.sq.head)
 	q.sq.head++
+	clear(w.segs)
 	q.sendCQ.Complete(verbs.WC{ID: w.wr.ID, Status: status, Opcode: CompletionOpcodes[w.wr.Op], QPN: q.num}, q.sends.Add(), true)
 }
 

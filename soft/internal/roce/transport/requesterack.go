@@ -156,6 +156,7 @@ func (q *QP) complete(w *sendWQE) {
 	if !w.local() {
 		q.noteSent(w.wr.Op, w.length)
 	}
+	clear(w.segs) // so that the collector can free the program's memory before the entry is used again
 	frees := q.sends.Add()
 	if !q.signalAll && w.wr.Flags&verbs.FlagSignaled == 0 {
 		return
