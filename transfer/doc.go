@@ -58,8 +58,8 @@
 //
 // Unlike a connection of RC, an SRD endpoint is for all peers, so its end cannot confirm that the writes of one of them
 // can no longer arrive. When a peer cannot be reached, a write or note that the device had fails with [ErrUnknown].
-// Such a write can take effect until the peer closes the segment: use another place in it. Reads, and what no
-// device had, are repeated as with RC.
+// The note can come later, and the write can take effect until the peer closes the segment: use another place in it.
+// Reads, and what no device had, are repeated as with RC.
 //
 // # Trust
 //

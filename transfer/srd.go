@@ -30,6 +30,7 @@ const (
 	controlMessages = 256
 	ownMessages     = 64 // of them, not for answers
 	maxProbes       = 8  // at a time
+	maxGone         = 256
 )
 
 // message is what each of them carries.
@@ -57,8 +58,9 @@ type srd struct {
 	probes  int
 	listens bool
 
-	links map[pathID]*srdLink // that this agent has dialled
-	taken fifo.List[*srdLink] // that others have; the one first that was probed longest ago
+	links map[pathID]*srdLink    // that this agent has dialled
+	taken fifo.List[*srdLink]    // that others have; the one first that was probed longest ago
+	gone  fifo.Queue[*rdma.Peer] // whose links have ended, while notes may not have been taken from the receive queue
 }
 
 // srdLink is a link over SRD, as one end has it.
@@ -412,15 +414,14 @@ func (s *srd) ended(t *rdma.Task, err error) {
 	l.finish()
 }
 
-// sender takes notes of all from whom the device does: whoever is connected, or was when it sent the note.
+// sender takes notes of those that are connected, or were when they sent them.
 func (s *srd) sender(t *rdma.ReceiveTask, isNote bool) (from Addr, epoch uint64, ok bool) {
-	if p := t.Peer(); p != nil {
-		from.AddrPort = netip.AddrPortFrom(p.Addr().GID.Addr(), 0)
-		if h, ok := p.UserData().(*held); ok {
-			from, epoch = h.from, h.epoch
+	if p := t.Peer(); p != nil && isNote && t.Opcode() == rdma.ReceivedWriteImm {
+		if h, _ := p.UserData().(*held); h != nil {
+			return h.from, h.epoch, h.epoch != 0
 		}
 	}
-	return from, epoch, isNote && t.Opcode() == rdma.ReceivedWriteImm
+	return from, 0, false
 }
 
 func (l *srdLink) AcceptData() []byte { return l.accepted }
@@ -444,6 +445,10 @@ func (l *srdLink) finish() {
 	l.finished = true
 	if l.path == nil {
 		s.taken.Remove(&l.place)
+		s.gone.Push(l.data)
+		if l.data = nil; s.gone.Len() > maxGone {
+			l.data = s.gone.Pop() // to release
+		}
 		if l.in.conn == l {
 			l.in.down()
 		}

@@ -138,6 +138,9 @@ func newOutsider(t *testing.T) *outsider {
 	return o
 }
 
+// note, as a kind, is no message.
+const note = 1000
+
 // send sends bytes to an endpoint of an agent, and returns when they have arrived.
 func (o *outsider) send(a *Agent, qpn, kind uint32, b []byte) error {
 	err := o.engine.Do(func() {
@@ -149,6 +152,8 @@ func (o *outsider) send(a *Agent, qpn, kind uint32, b []byte) error {
 		}
 		switch {
 		case err != nil:
+		case kind == note:
+			task, err = o.pool.WriteImm(to, nil, nil, 1)
 		case kind == 0:
 			task, err = o.pool.Send(to, src)
 		default:
@@ -196,7 +201,8 @@ func TestSRDHostile(t *testing.T) {
 		require.EqualValues(t, kindBye, <-o.came)
 	}
 	send(data, 0, nil, true)
-	send(data, 3, nil, true) // a message is no note
+	send(data, 3, nil, true)    // a message is no note
+	send(data, note, nil, true) // of an endpoint that was answered, but is not connected
 	require.Error(t, o.send(far, data, 3, []byte{1}))
 
 	send(control, kindRequest, encode(good), false)
