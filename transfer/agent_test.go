@@ -212,6 +212,16 @@ func testLookUp(t *testing.T, open opener) {
 	require.ErrorIs(t, err, ErrStale)
 }
 
+// The directory is not written again for memory that is not in it, such as that of look-ups: it can be large.
+func TestUnpublishedMemory(t *testing.T) {
+	a := open(t, 1)
+	register(t, a, "blocks", 100)
+	a.directory.mem[headLen]++
+	before := bytes.Clone(a.directory.mem)
+	require.NoError(t, register(t, a, "", 100).Close())
+	require.True(t, bytes.Equal(before, a.directory.mem))
+}
+
 func slicesIndex(segments []*Segment, name string) *Segment {
 	for _, s := range segments {
 		if s.name == name {

@@ -117,8 +117,10 @@ func (s *Segment) Close() error {
 		return fmt.Errorf("close segment %q: %w by %d items", s.name, ErrInUse, s.inUse)
 	}
 	a.segments = slices.DeleteFunc(a.segments, func(t *Segment) bool { return t == s })
-	a.names = slices.DeleteFunc(a.names, func(r *record) bool { return r == s.record })
-	writeDirectory(a.directory.mem, a.names)
+	if s.name != "" {
+		a.names = slices.DeleteFunc(a.names, func(r *record) bool { return r == s.record })
+		writeDirectory(a.directory.mem, a.names)
+	}
 	a.mu.Unlock()
 	return s.release()
 }
