@@ -75,7 +75,7 @@ func TestNothingIsStuck(t *testing.T) {
 	if testing.Short() {
 		seeds = 2
 	}
-	sim.Check(t, seeds, func(s *sim.Sim) {
+	sim.CheckSerial(t, seeds, func(s *sim.Sim) {
 		const agents, end = 3, 20 * time.Second
 		s.SetDefaultLink(sim.LinkConfig{Latency: time.Millisecond, Jitter: time.Millisecond, Rate: 5e6})
 		var hosts, seconds []*sim.Host
