@@ -135,13 +135,13 @@ func (e *Engine) runAsSubstitute(by standIn, f func()) {
 // DriveUntil drives the engine on the calling goroutine while Run sleeps, until done reports true, and
 // sleeps at the device meanwhile: a goroutine that waits for what a callback brings is then woken by the
 // packet, and not by Run. It returns false at once, or early, if Run must drive the engine, another
-// goroutine has called DriveUntil or is in Dispatch, or no device has a place to sleep at (simulated devices
-// and adapters have none); then the caller waits for the callback in another way. It may be called from any
-// goroutine; in a callback of the engine it returns false.
+// goroutine has called DriveUntil or is in Dispatch, or the engine has no device that the caller can sleep at
+// (only software devices outside of simulations can be); then the caller waits for the callback in another way.
+// It may be called from any goroutine; in a callback of the engine it returns false.
 //
 // When it returns true, Run sleeps on, and the device's own goroutine takes over after 1 to 2 ms. So it is
-// for a goroutine that will soon call DriveUntil or Dispatch again. If other goroutines wait for callbacks, the
-// caller has Run drive for them: Do with any function.
+// for a goroutine that will soon call DriveUntil or Dispatch again. If other goroutines still wait for callbacks,
+// the caller then gives Do an empty function, which wakes Run.
 //
 // The rules of Dispatch hold, which runs its functions while DriveUntil sleeps. done is called after each pass,
 // and after such functions, on the goroutine that drives the engine. Whoever changes its result elsewhere does

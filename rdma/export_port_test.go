@@ -10,5 +10,8 @@ var (
 	ReplaceQP        = (*Connection).replaceQP
 )
 
+// PeersKnown is how many peers the context has.
+func (c *Datagrams) PeersKnown() int { return len(c.peers) }
+
 // SetDrainTimeout limits how long a device may take to give back requests of what has ended.
 func (c *parts) SetDrainTimeout(d time.Duration) { c.lanes.Limit(d, c.wake) }

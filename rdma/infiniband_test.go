@@ -103,5 +103,6 @@ func TestInfiniBandPeerAt(t *testing.T) {
 	require.NoError(t, c.Start())
 	_, err = c.PeerAt(rdma.EndpointAddr{GID: verbs.GID{0: 0xfe, 1: 0x80, 15: 9}, QPN: 17})
 	require.ErrorIs(t, err, boom)
+	require.Zero(t, c.PeersKnown())
 	require.NoError(t, c.Close())
 }

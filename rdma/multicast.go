@@ -153,7 +153,7 @@ func (g *MulticastGroup) joined(ev *verbs.CMEvent) error {
 		}
 		g.attached = true
 	}
-	g.peer = c.addPeer(EndpointAddr{GID: g.path.DGID, QPN: verbs.MulticastQPN})
+	g.peer, _ = c.addPeer(EndpointAddr{GID: g.path.DGID, QPN: verbs.MulticastQPN})
 	g.peer.qkey, g.peer.lid, g.peer.group = ev.Param.QKey, g.path.DLID, g
 	return nil
 }

@@ -76,13 +76,13 @@ func (c *Datagrams) NewPeer(desc []byte) (*Peer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("rdma: %s of context %q: %w", op, c.set.Name, err)
 	}
-	p := c.addPeer(d.addr)
+	p, added := c.addPeer(d.addr)
 	p.qkey, p.lid = d.qkey, d.lid
 	if c.set.Transport == verbs.UD && p.source != d.source { // SRD has tokens instead
 		c.unpin(p)
 		p.source = d.source
 	}
-	return c.pinned(p)
+	return c.pinned(p, added)
 }
 
 // PeerAt makes a peer from the address of its endpoint, as EndpointAddr and Peer.Addr return
@@ -107,8 +107,8 @@ func (c *Datagrams) PeerAt(addr EndpointAddr) (*Peer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("rdma: %s of context %q: %w", op, c.set.Name, err)
 	}
-	p := c.addPeer(addr)
-	return c.pinned(p)
+	p, added := c.addPeer(addr)
+	return c.pinned(p, added)
 }
 
 // reaches refuses addresses that packets would not reach.
@@ -123,22 +123,25 @@ func (c *Datagrams) reaches(t verbs.GIDType, gid verbs.GID) error {
 	return nil
 }
 
-// addPeer returns the peer at an address, and makes it known to the context.
-func (c *Datagrams) addPeer(addr EndpointAddr) *Peer {
+// addPeer returns the peer at an address, and makes it known to the context. It reports whether the program had none there.
+func (c *Datagrams) addPeer(addr EndpointAddr) (p *Peer, added bool) {
 	if addr.UDPPort == 0 && c.port.State().GID.Type == verbs.GIDRoCEv2 {
 		addr.UDPPort = roceUDPPort
 	}
-	p := c.peers[addr]
-	if p == nil {
-		p = c.newPeer(addr)
+	if p = c.peers[addr]; p == nil {
+		p, added = c.newPeer(addr), true
 	}
+	added = added || p.learned.Queued()
 	c.learned.Remove(&p.learned)
-	return p
+	return p, added
 }
 
-// pinned pins a peer and returns it.
-func (c *Datagrams) pinned(p *Peer) (*Peer, error) {
+// pinned pins a peer and returns it. If that fails, one that was added is forgotten.
+func (c *Datagrams) pinned(p *Peer, added bool) (*Peer, error) {
 	if err := c.pin(p); err != nil {
+		if added {
+			c.forget(p)
+		}
 		return nil, err
 	}
 	return p, nil

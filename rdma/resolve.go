@@ -130,7 +130,7 @@ func (r *resolution) event(ev *verbs.CMEvent) {
 			r.end(nil, nil, fmt.Errorf("%w: the peer answered with the invalid queue pair number %#x", ErrMismatch, addr.QPN))
 			return
 		}
-		p := r.ctx.addPeer(addr)
+		p, _ := r.ctx.addPeer(addr)
 		p.qkey, p.lid = ev.Param.QKey, ev.Address.DLID
 		r.end(p, ev.Param.PrivateData, nil)
 	case verbs.CMFailed:

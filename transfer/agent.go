@@ -177,7 +177,7 @@ type Addr struct {
 	QPN      uint32         // of its endpoint, which the device chooses; zero without SRD
 }
 
-// String is HOST:PORT or, with SRD, HOST:PORT/QPN.
+// String is IP:PORT or, with SRD, IP:PORT/QPN.
 func (a Addr) String() string {
 	if a.QPN == 0 {
 		return a.AddrPort.String()
@@ -215,6 +215,7 @@ func (a *Agent) Close() (err error) {
 		for _, s := range slices.Concat(a.segments, a.cache.segments) {
 			err = errors.Join(err, s.release())
 		}
+		a.counters.CacheBytes = 0
 	})
 	return err
 }

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"net/netip"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -335,8 +337,13 @@ func TestNobodyThere(t *testing.T) { overBoth(t, testNobodyThere) }
 
 func testNobodyThere(t *testing.T, open opener) {
 	near := open(t, 1, func(c *Config) { c.DialTimeout = 500 * time.Millisecond })
-	_, err := near.Dial(testContext(t), "127.0.0.1:9")
+	addr := Addr{AddrPort: netip.MustParseAddrPort("127.0.0.1:9")}
+	if near.cfg.Transport == verbs.SRD {
+		addr.QPN = 9
+	}
+	_, err := near.Dial(testContext(t), addr.String())
 	require.Error(t, err)
+	require.NotErrorIs(t, err, ErrInvalid)
 	require.ErrorContains(t, err, "127.0.0.1:9")
 
 	far := open(t, 1)
@@ -681,4 +688,35 @@ func TestDeadDeviceFreesEnds(t *testing.T) {
 	far.mu.Unlock()
 	require.NoError(t, far.Close())
 	require.True(t, in.conn == nil)
+}
+
+// When segments are closed, the collector frees their memory, though the connection goes on; but for what the device has
+// sent last.
+func TestClosedMemoryIsCollected(t *testing.T) { overBoth(t, testClosedMemoryIsCollected) }
+
+func testClosedMemoryIsCollected(t *testing.T, open opener) {
+	near, far := open(t, 1), open(t, 1)
+	register(t, far, "blocks", 8000)
+	remote := dial(t, near, far, "blocks")
+	var collected atomic.Int32
+	func() {
+		var b Batch
+		var segments []*Segment
+		for i := range 8 {
+			mem := make([]byte, 1<<20)
+			runtime.AddCleanup(&mem[0], func(int) { collected.Add(1) }, 0)
+			s, err := near.Register("", mem, all)
+			require.NoError(t, err)
+			segments = append(segments, s)
+			b.Write(remote, 1000*i, mem[:1000])
+		}
+		require.NoError(t, submit(t, near, &b).Wait(testContext(t)))
+		for _, s := range segments {
+			require.NoError(t, s.Close())
+		}
+	}()
+	require.Eventually(t, func() bool {
+		runtime.GC()
+		return collected.Load() >= 7
+	}, time.Minute, 10*time.Millisecond)
 }

@@ -13,7 +13,7 @@ type Counters struct {
 	Items    uint64 `counter:"items" help:"items that have ended"`
 	Failed   uint64 `counter:"items_failed" help:"items that have failed"`
 	Bytes    uint64 `counter:"item_bytes" unit:"bytes" help:"bytes of items that have succeeded"`
-	Repeated uint64 `counter:"pieces_repeated" help:"pieces of items that were repeated, because a connection had ended"`
+	Repeated uint64 `counter:"pieces_repeated" help:"pieces of items that were given to a device again"`
 	Dials    uint64 `counter:"dials" help:"attempts to connect"`
 	Lost     uint64 `counter:"connections_lost" help:"connections that ended by a failure"`
 	Refused  uint64 `counter:"refused" help:"requests and acceptances that broke the protocol"`

@@ -269,7 +269,10 @@ func (d *localDevice) accept(q call, who request, in *incoming) {
 	if in != nil && in.known {
 		acc.Known, acc.Notes = 1, in.notes
 	}
-	from, err := quota.Network(q.RemoteAddr().Addr()), rdma.ErrFull
+	from, err := q.RemoteAddr().Addr(), rdma.ErrFull
+	if !from.IsLinkLocalUnicast() { // as those of EFAs are, which are all of one network
+		from = quota.Network(from)
+	}
 	var conn link
 	if d.accepted.Fits(from, a.cfg.MaxConnections) {
 		conn, err = q.accept(acc)

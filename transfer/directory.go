@@ -25,7 +25,7 @@ type Directory interface {
 
 // Entry says where an agent listens.
 type Entry struct {
-	Addrs []string // 1 to 8, each HOST:PORT
+	Addrs []string // 1 to 8, each HOST:PORT, or with SRD IP:PORT/QPN
 	Epoch uint64   // of the agent, which changes when it is opened again; zero: not known
 }
 
@@ -104,14 +104,14 @@ func checkAddrs(addrs []string) error {
 		return fmt.Errorf("%w: an agent has 1 to %d addresses, not %d", ErrInvalid, maxDevices, n)
 	}
 	for _, addr := range addrs {
-		at, qpn, srd := strings.Cut(addr, "/")
-		if q, err := strconv.ParseUint(qpn, 10, 24); srd && (err != nil || q == 0) {
-			at = ""
-		}
+		at, _, srd := strings.Cut(addr, "/")
 		host, port, err := net.SplitHostPort(at)
+		if srd {
+			_, err = parseAddr(addr)
+		}
 		n, portErr := strconv.ParseUint(port, 10, 16)
 		if err != nil || portErr != nil || n == 0 || host == "" || len(addr) > 300 || strings.ContainsFunc(addr, unprintable) {
-			return fmt.Errorf("%w: the address %.300q is not HOST:PORT, nor HOST:PORT/QPN", ErrInvalid, addr)
+			return fmt.Errorf("%w: the address %.300q is not HOST:PORT, nor IP:PORT/QPN", ErrInvalid, addr)
 		}
 	}
 	return nil
@@ -134,7 +134,7 @@ func ReadDirectory(file string) (StaticDirectory, error) {
 	return d, nil
 }
 
-// ParseDirectory reads lines of NAME HOST:PORT, with up to 8 addresses. Empty lines, and those that begin with #, say
+// ParseDirectory reads lines of NAME HOST:PORT, with up to 8 addresses as in an Entry. Empty lines, and those that begin with #, say
 // nothing. The error has the number of the line, and matches ErrInvalid, or ErrExists for a name that comes twice.
 func ParseDirectory(text []byte) (StaticDirectory, error) {
 	d, n := StaticDirectory{}, 0

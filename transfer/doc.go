@@ -53,7 +53,7 @@
 //
 // # SRD
 //
-// Where devices have no RC, as an EFA, or with Config.Transport, agents use SRD. Then an address is HOST:PORT/QPN
+// Where devices have no RC, as an EFA, or with Config.Transport, agents use SRD. Then an address is IP:PORT/QPN
 // ([Agent.Addrs]), and an agent that is opened again has another one. There are no atomics.
 //
 // Unlike a connection of RC, an SRD endpoint is for all peers, so its end cannot confirm that the writes of one of them

@@ -20,7 +20,10 @@ func TestLiar(t *testing.T) {
 	register(t, far, "blocks", 1<<16)
 	remote := dial(t, near, far, "blocks")
 	mine := register(t, near, "", 1<<16)
-	devices := uint8(1 + rand.IntN(3))
+	seed := rand.Uint64()
+	t.Log("seed", seed)
+	rnd, says := rand.New(rand.NewPCG(seed, 1)), rand.New(rand.NewPCG(seed, 2)) // of this goroutine; of the engine's
+	devices := uint8(1 + rnd.IntN(3))
 	addr := make(chan netip.AddrPort, 1)
 	s := strange(t, func(s *stranger) {
 		var l *rdma.Listener
@@ -28,24 +31,24 @@ func TestLiar(t *testing.T) {
 		s.Fail(err)
 		l, err = s.Listen("127.0.0.1:0", rdma.ListenConfig{OnRequest: func(q *rdma.ConnectRequest) {
 			k := key{s.memory.Addr(), rkey}
-			r := []*record{{Name: [64]byte{'a'}, Size: []uint64{8, 1000, math.MaxInt64, 1 << 40}[rand.IntN(4)], Perm: uint8(remotePermissions), Devices: devices}}
+			r := []*record{{Name: [64]byte{'a'}, Size: []uint64{8, 1000, math.MaxInt64, 1 << 40}[says.IntN(4)], Perm: uint8(remotePermissions), Devices: devices}}
 			for i := range devices {
-				r[0].Keys[i] = []key{k, {math.MaxUint64 - r[0].Size, 7}, {0, rkey}, {rand.Uint64() >> 2, rand.Uint32()}}[rand.IntN(4)]
+				r[0].Keys[i] = []key{k, {math.MaxUint64 - r[0].Size, 7}, {0, rkey}, {says.Uint64() >> 2, says.Uint32()}}[says.IntN(4)]
 			}
 			writeDirectory(s.memory.Bytes(), r)
-			a := acceptance{Magic: magic, Epoch: 1 + rand.Uint64N(2), Device: uint8(rand.IntN(int(devices))), Devices: devices, Known: uint8(rand.IntN(2)), Notes: rand.Uint64N(3) - 1, Directory: k}
+			a := acceptance{Magic: magic, Epoch: 1 + says.Uint64N(2), Device: uint8(says.IntN(int(devices))), Devices: devices, Known: uint8(says.IntN(2)), Notes: says.Uint64N(3) - 1, Directory: k}
 			for i := range devices {
 				at := l.Addr()
-				if rand.IntN(3) == 0 {
+				if says.IntN(3) == 0 {
 					at = netip.MustParseAddrPort("127.0.0.1:9")
 				}
 				a.Addrs[i] = address{at.Addr().As16(), at.Port()}
 			}
-			conn, err := q.Accept(rdma.AcceptConfig{PrivateData: encode(a)})
+			conn, err := q.Accept(rdma.AcceptConfig{PrivateData: encodeRC(a)})
 			if err != nil {
 				_ = q.Reject(busy)
-			} else if rand.IntN(2) == 0 {
-				time.AfterFunc(time.Duration(rand.IntN(100))*time.Millisecond, func() { _ = s.engine.Do(func() { _ = conn.Close() }) })
+			} else if says.IntN(2) == 0 {
+				time.AfterFunc(time.Duration(says.IntN(100))*time.Millisecond, func() { _ = s.engine.Do(func() { _ = conn.Close() }) })
 			}
 		}})
 		s.Fail(err)
@@ -63,13 +66,16 @@ func TestLiar(t *testing.T) {
 		}
 	}()
 	at := (<-addr).String()
-	for range 4 {
+	dialled, submitted := 0, 0
+	for round := 0; round < 4 || dialled == 0 || submitted == 0; round++ {
+		require.Less(t, round, 1000, "nothing was believed")
 		short, cancel := context.WithTimeout(ctx, time.Second)
 		p, err := near.Dial(short, at)
 		cancel()
 		if err != nil {
 			continue
 		}
+		dialled++
 		for range 5 {
 			short, cancel := context.WithTimeout(ctx, time.Second)
 			s, err := p.Segment(short, "a")
@@ -80,8 +86,8 @@ func TestLiar(t *testing.T) {
 			var b Batch
 			b.Note(p, 1)
 			for range 10 {
-				at := rand.IntN(s.Len())
-				switch rand.IntN(3) {
+				at := rnd.IntN(s.Len())
+				switch rnd.IntN(3) {
 				case 0:
 					b.Read(s, at&^7, mine.Bytes()[:8])
 				case 1:
@@ -94,7 +100,8 @@ func TestLiar(t *testing.T) {
 			if err != nil {
 				continue
 			}
-			time.Sleep(time.Duration(rand.IntN(100)) * time.Millisecond)
+			submitted++
+			time.Sleep(time.Duration(rnd.IntN(100)) * time.Millisecond)
 			h.Cancel()
 			<-h.Done()
 		}

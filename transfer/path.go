@@ -326,7 +326,7 @@ func (p *path) ended(pc *piece, original uint64, posted bool, err error) {
 	if repeats && posted && !fenced && notTaken(err) {
 		posted = false // nor is it on its way any more
 	} else if repeats && p.state == pathReady {
-		p.state = pathClosing // which changed will report
+		p.state = pathClosing // the transport reports the end to changed
 	}
 	switch {
 	case err == nil:

@@ -31,9 +31,10 @@ type Peer struct {
 	gone     chan struct{}             // closed when it has ended
 }
 
-// Dial connects to the agent that listens at HOST:PORT (with SRD, HOST:PORT/QPN), or at several such addresses, of which
-// one need answer. It tries for Config.DialTimeout, also while nobody listens there. It returns when one device of this
-// agent is connected; the others follow when there is work for them. Each call makes a Peer with connections of its own.
+// Dial connects to the agent that listens at HOST:PORT (with SRD, IP:PORT/QPN), or at several such addresses, of which
+// one need answer. It tries for Config.DialTimeout, also while nobody listens there; with SRD it fails at once if there is
+// no such endpoint. It returns when one device of this agent is connected; the others follow when there is work for them.
+// Each call makes a Peer with connections of its own.
 //
 // The error matches the cause of ctx, ErrInvalid, ErrClosed, ErrProtocol, or those of rdma.Connections.Dial.
 func (a *Agent) Dial(ctx context.Context, addrs ...string) (*Peer, error) {

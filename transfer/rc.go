@@ -19,7 +19,8 @@ type transport interface {
 	// task makes what gives a piece to the device.
 	task(pc *piece) (*rdma.Task, error)
 	metrics.Source
-	// sender counts a note, and says who has sent it. The agent's lock is held.
+	// sender says who has sent a note, which RC counts; false if it is no note of a connected agent. The agent's lock
+	// is held.
 	sender(t *rdma.ReceiveTask, isNote bool) (from Addr, epoch uint64, ok bool)
 }
 

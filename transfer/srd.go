@@ -30,7 +30,7 @@ const (
 	controlMessages = 256
 	ownMessages     = 64 // of them, not for answers
 	maxProbes       = 8  // at a time
-	maxGone         = 256
+	maxEndedPeers   = 256
 )
 
 // message is what each of them carries.
@@ -58,9 +58,9 @@ type srd struct {
 	probes  int
 	listens bool
 
-	links map[pathID]*srdLink    // that this agent has dialled
-	taken fifo.List[*srdLink]    // that others have; the one first that was probed longest ago
-	gone  fifo.Queue[*rdma.Peer] // whose links have ended, while notes may not have been taken from the receive queue
+	links      map[pathID]*srdLink    // that this agent has dialled
+	accepted   fifo.List[*srdLink]    // that others have, the longest unprobed first
+	endedPeers fifo.Queue[*rdma.Peer] // whose links have ended: notes from them may still be in the receive queue
 }
 
 // srdLink is a link over SRD, as one end has it.
@@ -73,8 +73,8 @@ type srdLink struct {
 	finished bool
 
 	// Of the end that has dialled.
-	path     *path // nil: another agent has
-	first    uint32
+	path     *path  // nil: another agent has
+	first    uint32 // Dials of its first request
 	until    time.Time
 	sending  bool // the latest request
 	accepted []byte
@@ -117,6 +117,13 @@ func openSRD(d *localDevice) (_ transport, err error) {
 
 // Start starts both endpoints.
 func (s *srd) Start() error {
+	end := func(_, next pe.State) { // neither is of use without the other
+		if next == pe.Stopping || next == pe.Idle {
+			_ = errors.Join(s.Datagrams.Stop(), s.control.Stop())
+		}
+	}
+	s.Datagrams.OnStateChange(end)
+	s.control.OnStateChange(end)
 	err := errors.Join(s.Datagrams.Start(), s.control.Start())
 	if err != nil {
 		return err
@@ -144,7 +151,7 @@ func (s *srd) listen(string) (Addr, error) {
 	return Addr{s.own.From.addrPort(), s.own.QPN}, nil
 }
 
-func (s *srd) full() bool { return len(s.links)+s.taken.Len() >= s.dev.agent.cfg.MaxConnections }
+func (s *srd) full() bool { return len(s.links)+s.accepted.Len() >= s.dev.agent.cfg.MaxConnections }
 
 // endpoint is the endpoint at an address.
 func (s *srd) endpoint(a Addr) rdma.EndpointAddr {
@@ -155,42 +162,42 @@ func (s *srd) endpoint(a Addr) rdma.EndpointAddr {
 	return e
 }
 
-// held is what is known of an endpoint.
-type held struct {
-	n     int  // how often it is held
+// pins is what is known of an endpoint.
+type pins struct {
+	n     int  // how often it is pinned
 	from  Addr // where its agent listens, if that has dialled
 	epoch uint64
 }
 
-// hold returns a peer, which stays until release, as does the address handle that lets it use memory here.
-func hold(c *rdma.Datagrams, addr rdma.EndpointAddr) (*rdma.Peer, error) {
+// pinPeer returns a peer, which stays until unpinPeer, as does the address handle that lets it use memory here.
+func pinPeer(c *rdma.Datagrams, addr rdma.EndpointAddr) (*rdma.Peer, error) {
 	p, err := c.PeerAt(addr)
 	if err != nil {
 		return nil, err
 	}
-	h, ok := p.UserData().(*held)
+	h, ok := p.UserData().(*pins)
 	if !ok {
-		h = &held{}
+		h = &pins{}
 		p.SetUserData(h)
 	}
 	h.n++
 	return p, nil
 }
 
-func release(p *rdma.Peer) {
+func unpinPeer(p *rdma.Peer) {
 	if p == nil {
 		return
 	}
-	h := p.UserData().(*held)
+	h := p.UserData().(*pins)
 	if h.n--; h.n == 0 {
 		_ = p.Forget()
 	}
 }
 
-// send reports whether it sends a message: if there is a place for it, besides those that have to be left. ended, if
-// it is not nil, learns what becomes of it.
-func (s *srd) send(to *rdma.Peer, kind uint32, who request, acc acceptance, left int, ended func(error)) bool {
-	if len(s.free) <= left {
+// send sends a message if more than reserve buffers are free, and reports whether it does. ended, if it is not nil, is
+// called with the outcome.
+func (s *srd) send(to *rdma.Peer, kind uint32, who request, acc acceptance, reserve int, ended func(error)) bool {
+	if len(s.free) <= reserve {
 		return false
 	}
 	m := s.own
@@ -213,9 +220,9 @@ func (s *srd) send(to *rdma.Peer, kind uint32, who request, acc acceptance, left
 
 // answer sends a message to whoever has sent one.
 func (s *srd) answer(to rdma.EndpointAddr, kind uint32, who request) {
-	if p, err := hold(s.control, to); err == nil {
+	if p, err := pinPeer(s.control, to); err == nil {
 		s.send(p, kind, who, acceptance{}, ownMessages, nil)
-		release(p)
+		unpinPeer(p)
 	}
 }
 
@@ -232,7 +239,7 @@ func (s *srd) received(r *rdma.Message) {
 	}
 }
 
-// handle reports whether a message was right at present.
+// handle acts on a message, and reports whether the protocol allows it in the present state.
 func (s *srd) handle(kind uint32, from rdma.EndpointAddr, m *message) bool {
 	a, who := s.dev.agent, m.Request
 	a.mu.Lock()
@@ -270,16 +277,16 @@ func (s *srd) dial(p *path, who request, timeout time.Duration) (link, error) {
 		return nil, err
 	}
 	l := &srdLink{srd: s, who: who, path: p, first: who.Dials, until: s.dev.agent.host.Now().Add(timeout), err: rdma.ErrTimeout}
-	l.who.Dials-- // request counts it
-	if l.to, err = hold(s.control, s.endpoint(addr)); err != nil {
+	l.who.Dials-- // sendRequest counts it
+	if l.to, err = pinPeer(s.control, s.endpoint(addr)); err != nil {
 		return nil, err
 	}
 	s.links[who.Path] = l
-	return l, s.dev.engine.Do(l.request)
+	return l, s.dev.engine.Do(l.sendRequest)
 }
 
-// request asks the peer to connect, and again after a while until it is too late.
-func (l *srdLink) request() {
+// sendRequest asks the peer to connect, and again after a while until it is too late.
+func (l *srdLink) sendRequest() {
 	a, s := l.srd.dev.agent, l.srd
 	a.mu.Lock()
 	left, err := l.until.Sub(a.host.Now()), l.err
@@ -289,10 +296,10 @@ func (l *srdLink) request() {
 	if left > 0 && !l.sending {
 		l.who.Dials++
 		l.path.dials = l.who.Dials
-		l.sending = s.send(l.to, kindRequest, l.who, acceptance{}, 0, l.requested)
+		l.sending = s.send(l.to, kindRequest, l.who, acceptance{}, 0, l.requestSent)
 	}
 	if left > 0 {
-		a.host.AfterFunc(min(requestInterval, left), func() { _ = s.dev.engine.Do(l.request) })
+		a.host.AfterFunc(min(requestInterval, left), func() { _ = s.dev.engine.Do(l.sendRequest) })
 	}
 	a.mu.Unlock()
 	if left <= 0 && err != nil {
@@ -300,18 +307,18 @@ func (l *srdLink) request() {
 	}
 }
 
-// requested learns what has become of a request.
-func (l *srdLink) requested(err error) {
+// requestSent is called with the outcome of sending a request.
+func (l *srdLink) requestSent(err error) {
 	if l.sending = false; err != nil {
-		l.failed(err)
+		l.setError(err)
 	}
 	if errors.Is(err, rdma.ErrRemoteInvalid) { // there is no such endpoint, and will be none
 		l.path.changed(l, rdma.Failed, err)
 	}
 }
 
-// failed notes why a request has.
-func (l *srdLink) failed(err error) {
+// setError records why the latest request failed.
+func (l *srdLink) setError(err error) {
 	l.srd.dev.agent.mu.Lock()
 	l.err = err
 	l.srd.dev.agent.mu.Unlock()
@@ -322,11 +329,11 @@ func (l *srdLink) answered(kind uint32, m *message) bool {
 	switch {
 	case l.closing || l.data != nil: // an answer was there before
 	case kind == kindBusy:
-		l.failed(fmt.Errorf("%w, which says %q", rdma.ErrRejected, busy))
+		l.setError(fmt.Errorf("%w, which says %q", rdma.ErrRejected, busy))
 	default:
 		addr, err := l.to.Addr(), error(nil)
 		addr.QPN = m.Data
-		if l.data, err = hold(l.srd.Datagrams, addr); err != nil {
+		if l.data, err = pinPeer(l.srd.Datagrams, addr); err != nil {
 			return false
 		}
 		l.accepted = encode(m.Accept)
@@ -353,21 +360,25 @@ func (q *srdCall) accept(acc acceptance) (_ link, err error) {
 	}
 	l := &srdLink{srd: s, who: q.m.Request}
 	l.place.Value = l
-	if l.to, err = hold(s.control, q.from); err != nil {
+	if l.to, err = pinPeer(s.control, q.from); err != nil {
 		return nil, err
 	}
 	data, port := q.from, l.who.Port
 	data.QPN = q.m.Data
-	if l.data, err = hold(s.Datagrams, data); err != nil {
-		release(l.to)
+	if l.data, err = pinPeer(s.Datagrams, data); err != nil {
+		unpinPeer(l.to)
 		return nil, err
 	}
-	h := l.data.UserData().(*held)
+	h := l.data.UserData().(*pins)
 	if h.from, h.epoch = (Addr{AddrPort: netip.AddrPortFrom(data.GID.Addr(), port)}), l.who.Epoch; port != 0 {
 		h.from.QPN = q.from.QPN
 	}
-	s.taken.Push(&l.place)
-	s.send(l.to, kindAccept, l.who, acc, ownMessages, nil)
+	s.accepted.Push(&l.place)
+	s.send(l.to, kindAccept, l.who, acc, ownMessages, func(err error) {
+		if err != nil {
+			_ = l.Close() // the end that has dialled asks again
+		}
+	})
 	return l, nil
 }
 
@@ -379,9 +390,9 @@ func (q *srdCall) Reject(data []byte) error {
 	}
 	s := q.srd
 	s.answer(q.from, kindBusy, q.m.Request)
-	for n := min(s.taken.Len(), maxProbes-s.probes); n > 0; n-- {
-		l := s.taken.Pop().Value
-		s.taken.Push(&l.place)
+	for n := min(s.accepted.Len(), maxProbes-s.probes); n > 0; n-- {
+		l := s.accepted.Pop().Value
+		s.accepted.Push(&l.place)
 		if s.send(l.to, kindProbe, l.who, acceptance{}, ownMessages, func(err error) {
 			if s.probes--; err != nil {
 				_ = l.Close()
@@ -406,7 +417,7 @@ func (s *srd) ended(t *rdma.Task, err error) {
 		return
 	}
 	a.mu.Lock()
-	failed := err != nil && path.state == pathClosing && !l.closing
+	failed := err != nil && path.state == pathClosing && !l.closing && path.peer.closed == nil
 	a.mu.Unlock()
 	if failed {
 		path.changed(l, rdma.Failed, err)
@@ -417,7 +428,7 @@ func (s *srd) ended(t *rdma.Task, err error) {
 // sender takes notes of those that are connected, or were when they sent them.
 func (s *srd) sender(t *rdma.ReceiveTask, isNote bool) (from Addr, epoch uint64, ok bool) {
 	if p := t.Peer(); p != nil && isNote && t.Opcode() == rdma.ReceivedWriteImm {
-		if h, _ := p.UserData().(*held); h != nil {
+		if h, _ := p.UserData().(*pins); h != nil {
 			return h.from, h.epoch, h.epoch != 0
 		}
 	}
@@ -444,10 +455,10 @@ func (l *srdLink) finish() {
 	}
 	l.finished = true
 	if l.path == nil {
-		s.taken.Remove(&l.place)
-		s.gone.Push(l.data)
-		if l.data = nil; s.gone.Len() > maxGone {
-			l.data = s.gone.Pop() // to release
+		s.accepted.Remove(&l.place)
+		s.endedPeers.Push(l.data)
+		if l.data = nil; s.endedPeers.Len() > maxEndedPeers {
+			l.data = s.endedPeers.Pop() // to release
 		}
 		if l.in.conn == l {
 			l.in.down()
@@ -456,8 +467,8 @@ func (l *srdLink) finish() {
 		s.send(l.to, kindBye, l.who, acceptance{}, 0, nil)
 	}
 	a.mu.Unlock()
-	release(l.to)
-	release(l.data)
+	unpinPeer(l.to)
+	unpinPeer(l.data)
 	if l.path != nil {
 		delete(s.links, l.who.Path)
 		l.path.changed(l, rdma.Closed, nil)

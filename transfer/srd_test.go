@@ -234,7 +234,7 @@ func TestSRDGone(t *testing.T) {
 
 // An acceptance that breaks the protocol is refused, and so is one from somebody else.
 func TestSRDHostileAnswers(t *testing.T) {
-	near, o := efa(t, 1, func(c *Config) { c.DialTimeout = 3 * time.Second }), newOutsider(t)
+	near, o := efa(t, 1, func(c *Config) { c.DialTimeout = time.Minute }), newOutsider(t)
 	own := make(chan rdma.EndpointAddr, 1)
 	require.NoError(t, o.engine.Do(func() {
 		addr, err := o.EndpointAddr()
@@ -249,11 +249,11 @@ func TestSRDHostileAnswers(t *testing.T) {
 	}()
 	require.EqualValues(t, kindRequest, <-o.came)
 	near.mu.Lock()
-	who := request{Magic: magic, Path: pathID{near.peers[0].id, 0}, Dials: near.peers[0].paths[0].dials, Epoch: 1}
+	who := request{Magic: magic, Path: pathID{near.peers[0].id, 0}, Dials: 1, Epoch: 1} // of the first request
 	near.mu.Unlock()
 	other := newOutsider(t)
 	answer := message{Request: who, From: address{at.GID, at.UDPPort}, QPN: at.QPN, Data: 1 << 23, Accept: goodSRD}
-	for _, change := range []func(m *message){func(m *message) { m.Request.Path.ID[0]++ }, func(m *message) { m.Request.Dials += 5 }, func(m *message) { m.Request.Dials-- }, func(m *message) { m.Data = 0 }} {
+	for _, change := range []func(m *message){func(m *message) { m.Request.Path.ID[0]++ }, func(m *message) { m.Request.Dials += 1000 }, func(m *message) { m.Request.Dials-- }, func(m *message) { m.Data = 0 }} {
 		m, before := answer, near.Counters().Refused
 		change(&m)
 		require.NoError(t, other.send(near, near.Addrs()[0].QPN, kindAccept, encode(m)))
@@ -264,4 +264,28 @@ func TestSRDHostileAnswers(t *testing.T) {
 	require.NoError(t, o.send(near, near.Addrs()[0].QPN, kindAccept, encode(answer)))
 	require.ErrorIs(t, <-failed, ErrProtocol)
 	require.Greater(t, near.Counters().Refused, before)
+}
+
+// A device of which one endpoint fails is dead: nothing waits for it for ever.
+func TestSRDEndpointFails(t *testing.T) {
+	for name, endpoint := range map[string]func(s *srd) *rdma.Datagrams{
+		"of items":    func(s *srd) *rdma.Datagrams { return s.Datagrams },
+		"of messages": func(s *srd) *rdma.Datagrams { return s.control },
+	} {
+		t.Run(name, func(t *testing.T) {
+			near, far := efa(t, 1), efa(t, 1)
+			mine := register(t, near, "", 100)
+			register(t, far, "blocks", 100)
+			remote := dial(t, near, far, "blocks")
+			d := near.devices[0]
+			require.NoError(t, d.engine.Do(func() { endpoint(d.transport.(*srd)).Fail(errors.New("broken")) }))
+			require.Eventually(t, d.isDead, time.Minute, time.Millisecond)
+			var b Batch
+			b.Read(remote, 0, mine.Bytes())
+			_, err := near.Submit(&b)
+			require.ErrorIs(t, err, ErrClosed)
+			require.ErrorContains(t, err, "broken")
+			remote.Peer().Close()
+		})
+	}
 }

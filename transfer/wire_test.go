@@ -323,7 +323,7 @@ func testFull(t *testing.T, open opener) {
 	far := open(t, 1, func(c *Config) { c.MaxConnections = 1 })
 	register(t, far, "blocks", 100)
 	first := dial(t, open(t, 1), far, "blocks").Peer()
-	late := open(t, 1, func(c *Config) { c.DialTimeout = 200 * time.Millisecond })
+	late := open(t, 1, func(c *Config) { c.DialTimeout = 3 * time.Second })
 	_, err := late.Dial(testContext(t), far.Addrs()[0].String())
 	require.ErrorIs(t, err, rdma.ErrRejected)
 	require.ErrorContains(t, err, `which says "no connection left for this host; see Config.MaxConnections"`)

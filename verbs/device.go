@@ -112,7 +112,8 @@ type DeviceAttr struct {
 	// CompletionFields are the fields that a completion queue can be asked for.
 	CompletionFields WCFields
 	ClockFrequency   uint64 // ticks of the device's clock in a second; zero: it has none
-	// NUMANode is the node of the machine's memory that is nearest to the device. Negative: not known.
+	// NUMANode is the node of the machine's memory that is nearest to the device. Drivers set -1 where it is not
+	// known.
 	NUMANode int
 	// SRD describes SRD queue pairs.
 	SRD SRDAttr

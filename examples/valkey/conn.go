@@ -122,7 +122,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 }
 
 // wait waits for a change. With drive, and if no other call of the stack waits, it drives the engine meanwhile: the packet
-// then wakes this goroutine, and not the engine's before it. It returns false if it could not drive. c.mu is held.
+// then wakes this goroutine, and not the engine's before it. It returns false if it tried and could not. c.mu is held.
 func (c *Conn) wait(drive bool) (waited bool) {
 	s := c.stack
 	if drive = s.waiting.Add(1) == 1 && drive; drive {

@@ -48,15 +48,22 @@ func servers(t *testing.T, f func(t *testing.T, s *server)) {
 	}
 }
 
+// freePort returns a port that the system gives to no outgoing connection, also while the server is down.
+func freePort(t testing.TB) string {
+	for {
+		port := strconv.Itoa(20_000 + rand.IntN(10_000)) // Linux gives those from 32,768 on
+		if l, err := net.Listen("tcp", "127.0.0.1:"+port); err == nil {
+			require.NoError(t, l.Close())
+			return port
+		}
+	}
+}
+
 // run starts a server, whose command is that for a port. It is ready when its output contains a text.
 func run(t testing.TB, command func(port string) *exec.Cmd, ready string) *server {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	s := &server{addr: l.Addr().String()}
-	_, port, err := net.SplitHostPort(s.addr)
-	require.NoError(t, err)
-	require.NoError(t, l.Close())
+	port := freePort(t)
+	s := &server{addr: net.JoinHostPort("127.0.0.1", port)}
 	s.start = func() {
 		cmd := command(port)
 		output, err := cmd.StdoutPipe()

@@ -76,6 +76,7 @@ func (m *message) release() {
 	m.ah.outstanding--
 	m.gen++
 	m.busy, m.context, m.ah = false, nil, nil
+	clear(m.segs) // so that the collector can free the program's memory before the place is used again
 	q := m.qp
 	m.next, q.free = q.free, m
 }

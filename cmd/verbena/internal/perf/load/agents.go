@@ -41,7 +41,7 @@ func openAgents(ctx context.Context, cfg Config) (a *agents, err error) {
 	name, perm, n := "", mmap.LocalReadWrite, 1
 	if a.server {
 		name, perm, n = segment, mmap.LocalReadWrite|rights(p.Test.Op), p.Connections
-		own.MaxConnections, own.Listen = 4, ":0" // one, its successor, and what others may try
+		own.MaxConnections, own.Listen = 256, ":0" // the client can have eight addresses; each gets half of what others leave
 		if cfg.Local.IsValid() && len(cfg.More) == 0 {
 			own.Listen = net.JoinHostPort(cfg.Local.String(), "0")
 		}
