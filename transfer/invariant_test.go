@@ -72,7 +72,7 @@ func (a *Agent) stuck() error {
 // Short: fewer seeds.
 func TestNothingIsStuck(t *testing.T) {
 	seeds := 20
-	if testing.Short() {
+	if testing.Short() || raceEnabled {
 		seeds = 2
 	}
 	sim.CheckSerial(t, seeds, func(s *sim.Sim) {

@@ -349,7 +349,7 @@ var late = sim.LinkConfig{Latency: 50 * time.Millisecond, Jitter: time.Second, L
 // end of its handle. Short: fewer seeds.
 func TestAgents(t *testing.T) {
 	seeds := 20
-	if testing.Short() {
+	if testing.Short() || raceEnabled {
 		seeds = 3
 	}
 	sim.Check(t, seeds, func(s *sim.Sim) { checkAgents(s, 4, false, false, 10) })
@@ -358,7 +358,7 @@ func TestAgents(t *testing.T) {
 // The same is true over SRD, with one device and with two.
 func TestSRDAgents(t *testing.T) {
 	seeds := 20
-	if testing.Short() {
+	if testing.Short() || raceEnabled {
 		seeds = 3
 	}
 	sim.Check(t, seeds, func(s *sim.Sim) { checkAgents(s, 4, s.Seed()%2 == 0, true, 10) })
@@ -496,7 +496,7 @@ func TestPlantedFaults(t *testing.T) {
 // fewer seeds.
 func TestDeviceFails(t *testing.T) {
 	seeds := 40
-	if testing.Short() {
+	if testing.Short() || raceEnabled {
 		seeds = 4
 	}
 	sim.Check(t, seeds, func(s *sim.Sim) {
@@ -636,7 +636,7 @@ func TestHostTakesConnections(t *testing.T) {
 // seeds.
 func TestDevicesFailInTurn(t *testing.T) {
 	seeds := 40
-	if testing.Short() {
+	if testing.Short() || raceEnabled {
 		seeds = 12
 	}
 	sim.Check(t, seeds, func(s *sim.Sim) {
