@@ -523,7 +523,8 @@ func TestDeviceFails(t *testing.T) {
 		})
 		var counters Counters
 		near.Run(func(ctx context.Context, dev verbs.Device) error {
-			a, err := Open(Config{Devices: []verbs.Device{dev, near1.Device()}, Go: near.Go, DialTimeout: 5 * time.Second, SilenceTimeout: time.Duration(1+s.Rand().IntN(4)) * time.Second})
+			// DialTimeout: while a device there stands still, no other one can confirm that its writes have ended.
+			a, err := Open(Config{Devices: []verbs.Device{dev, near1.Device()}, Go: near.Go, DialTimeout: 10 * time.Second, SilenceTimeout: time.Duration(1+s.Rand().IntN(4)) * time.Second})
 			if err != nil {
 				return err
 			}
