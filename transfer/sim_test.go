@@ -299,9 +299,6 @@ func (n *node) batch(ctx context.Context, a *Agent, k *known, local []byte) {
 		n.s.Errorf("%v: memory here changed after the end of its handle", n.host)
 	}
 	n.s.Sometimes(a.Counters().Repeated > 0, "a piece is repeated")
-	if !n.srd { // there, writes do not
-		n.s.Sometimes(a.Counters().ToRepeat > 0, "a piece waits for another connection")
-	}
 	if h.Err() == nil {
 		n.done++
 	}
@@ -402,6 +399,9 @@ func checkAgents(s *sim.Sim, n int, two, srd bool, batches int) {
 				if n.agent != nil && !n.host.Crashed() {
 					if err := n.agent.stuck(); err != nil {
 						s.Errorf("%v: %v", n.host, err)
+					}
+					if !srd { // there, a write does not
+						s.Sometimes(n.agent.Counters().ToRepeat > 0, "a piece waits for another connection")
 					}
 				}
 				if crashed := n.host.Crashed(); two && crashed != n.down {
