@@ -50,6 +50,7 @@ var parts = []part{
 		"samples/verbs_rc_pingpong", "samples/verbs_uc_pingpong", "samples/verbs_ud_pingpong",
 		"samples/cm_rping", "samples/pe_task_error", "samples/graph", "samples/pe_event", "test/workload",
 	}},
+	{name: "transfer", tests: "transfer"},
 	{name: "crosscheck", tests: "test/crosscheck"},
 	{name: "rsocket", tests: "rsocket", c: map[string]string{
 		"/bin/sockecho": "rsocket/testdata/echo.c", "/lib/newcalls.so": "rsocket/testdata/newcalls.c",

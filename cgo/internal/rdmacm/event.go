@@ -84,7 +84,7 @@ func (id *connectionID) event(e *rawEvent) {
 	case eventRouteResolved:
 		id.routeResolved()
 	case eventAddrError:
-		id.fail(verbs.CMStepResolve, unresolved("rdma_resolve_addr", syscall.Errno(-e.status), id.manager.dev.Name()))
+		id.addressNotResolved(syscall.Errno(-e.status))
 	case eventRouteError:
 		id.fail(verbs.CMStepResolve, unresolved("rdma_resolve_route", syscall.Errno(-e.status), id.manager.dev.Name()))
 	case eventConnectResponse:
@@ -105,6 +105,18 @@ func (id *connectionID) event(e *rawEvent) {
 	case eventTimewaitExit:
 		id.reportTimewaitExit()
 	}
+}
+
+// addressNotResolved asks again, unless that has gone on for too long.
+func (id *connectionID) addressNotResolved(errno syscall.Errno) {
+	if errno == syscall.ETIMEDOUT && id.phase == phaseResolving && time.Now().Before(id.resolvesUntil) {
+		err := id.resolve()
+		if err == nil {
+			return
+		}
+		errno, _ = errors.AsType[syscall.Errno](err)
+	}
+	id.fail(verbs.CMStepResolve, unresolved("rdma_resolve_addr", errno, id.manager.dev.Name()))
 }
 
 // addressResolved resolves the route, if it leads over the right device.

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/verbena-rdma/verbena/internal/hostaddr"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -41,6 +42,10 @@ type connectionID struct {
 	endpoints      atomic.Pointer[endpoints]
 	offered        verbs.CMParam // the parameters of the peer's request, or of Connect
 	timewaitExited bool          // CMTimewaitExit has been reported
+
+	// Of Dial.
+	resolve       func() error
+	resolvesUntil time.Time
 }
 
 // endpoints has the addresses of both ends, the port and the index of the GID. It is replaced as a
@@ -106,11 +111,14 @@ func (m *manager) Dial(p verbs.CMDial) (verbs.CMID, error) {
 	if err != nil {
 		return nil, failed(callError("rdma_create_id", err))
 	}
-	if err := raw.resolveAddr(m.withZone(netip.AddrPortFrom(local, p.Local.Port())), m.withZone(peer)); err != nil {
+	from, to := m.withZone(netip.AddrPortFrom(local, p.Local.Port())), m.withZone(peer)
+	resolve := func() error { return raw.resolveAddr(from, to) }
+	if err := resolve(); err != nil {
 		raw.destroy()
 		return nil, failed(m.notResolved("rdma_resolve_addr", err))
 	}
 	id := m.newID(raw, p.Type)
+	id.resolve, id.resolvesUntil = resolve, time.Now().Add(resolveTimeout)
 	id.endpoints.Store(&endpoints{remote: peer, local: netip.AddrPortFrom(local, p.Local.Port())})
 	return id, nil
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -142,6 +143,37 @@ func TestResolveFails(t *testing.T) {
 		assert.Equal(t, verbs.CMStepResolve, failed.Step)
 		require.ErrorIs(t, err, want)
 	}
+}
+
+// A neighbour that does not answer at once is asked for again.
+func TestResolveAgain(t *testing.T) {
+	r := newRig(t)
+	id, err := r.cm.Dial(verbs.CMDial{Addr: netip.MustParseAddrPort("10.0.0.2:7")})
+	require.NoError(t, err)
+	raw := r.lib.channels[0].ids[0]
+	silent := rawEvent{kind: eventAddrError, id: raw, status: -int(syscall.ETIMEDOUT)}
+	r.main(silent, silent)
+	r.lib.wait(t, "resolve address", 3)
+	r.main(rawEvent{kind: eventAddrResolved, id: raw}, rawEvent{kind: eventRouteResolved, id: raw})
+	r.next(verbs.CMResolved)
+	require.NoError(t, id.Close())
+
+	id, err = r.cm.Dial(verbs.CMDial{Addr: netip.MustParseAddrPort("10.0.0.2:7")})
+	require.NoError(t, err)
+	silent.id = r.lib.channels[0].ids[1]
+	r.lib.fail("resolve address", syscall.ENETUNREACH)
+	r.main(silent)
+	require.ErrorIs(t, r.next(verbs.CMFailed).Err, verbs.ErrNoRoute)
+	require.NoError(t, id.Close())
+	r.lib.fail("resolve address", nil)
+
+	id, err = r.cm.Dial(verbs.CMDial{Addr: netip.MustParseAddrPort("10.0.0.2:7")})
+	require.NoError(t, err)
+	id.(*connectionID).resolvesUntil = time.Now()
+	silent.id = r.lib.channels[0].ids[2]
+	r.main(silent)
+	require.ErrorIs(t, r.next(verbs.CMFailed).Err, verbs.ErrUnreachable)
+	require.NoError(t, id.Close())
 }
 
 func TestActiveEnd(t *testing.T) {

@@ -39,9 +39,14 @@ var load = sync.OnceValue(func() error {
 // The numbers of eventKind equal the library's.
 var _ = [1]struct{}{}[C.RDMA_CM_EVENT_TIMEWAIT_EXIT-eventTimewaitExit]
 
-// resolveTimeout limits each of the two steps: resolving the address, and the route. The kernel
-// itself gives up on a neighbour after some seconds.
-const resolveTimeout = 20 * time.Second
+const (
+	// resolveTimeout limits each of the two steps: resolving the address, and the route. The kernel
+	// itself gives up on a neighbour after some seconds.
+	resolveTimeout = 20 * time.Second
+	// resolveInterval is how long one rdma_resolve_addr takes at most. If the neighbour answers before the kernel
+	// waits for that, the kernel looks again only at the end of this time.
+	resolveInterval = 250 * time.Millisecond
+)
 
 // native implements library.
 type native struct{}
@@ -158,7 +163,7 @@ func (id nativeID) resolveAddr(local, remote netip.AddrPort) error {
 			from.family = 0
 		}
 	}
-	return errnoOf(C.vc_resolve_addr(id.c, &from, &to, C.int(resolveTimeout.Milliseconds())))
+	return errnoOf(C.vc_resolve_addr(id.c, &from, &to, C.int(resolveInterval.Milliseconds())))
 }
 
 func (id nativeID) resolveRoute() error {
