@@ -290,11 +290,8 @@ func failureText(err error) string {
 		return "no route"
 	case !errors.Is(err, verbs.ErrUnreachable):
 		return err.Error()
-	}
-	for _, text := range []string{unanswered} {
-		if _, cause, _ := strings.Cut(text, ", "); strings.Contains(err.Error(), cause) {
-			return text
-		}
+	case strings.Contains(err.Error(), "no response from the application"):
+		return unanswered
 	}
 	return "unreachable"
 }
