@@ -223,11 +223,14 @@ func (c *Connections) receiveFailed(t receiving.Taken, conn *Connection, wc *ver
 		return
 	}
 	err := failedReceive(t, conn, wc)
-	if conn != nil {
-		conn.failedTask(wc.Status, err)
-	}
-	if wc.Status == verbs.StatusFlushed {
+	switch {
+	case wc.Status == verbs.StatusFlushed:
+		if conn != nil {
+			conn.failedTask(wc.Status, nil)
+		}
 		err.Cause = c.causeOf(conn)
+	case conn != nil:
+		conn.failDespiteDisconnect(err) // the peer sent the message before that
 	}
 	receiverOf(t).failed(t, conn, err)
 }

@@ -100,3 +100,40 @@ func messagesBeforeClosed(t *testing.T, s *sim.Sim, kind, way string, asleep, wa
 		require.Len(t, got, n)
 	}
 }
+
+// A message that is too long for its receive is why a connection ends, even if the peer's disconnect,
+// which follows the refusal, is known before the receive has come back.
+func TestMessageTooLongComesBeforeClosed(t *testing.T) {
+	for kind := range receiveKinds {
+		runSimulated(t, kind, 3, func(t *testing.T, s *sim.Sim) {
+			a, b := newSeparateRigs(t, s.Host("a").Device(), s.Host("b").Device(), rdma.Config{}, rdma.Config{})
+			var reports []string
+			var reason error
+			b.a.record(&reports, &reason)
+			require.NoError(t, receiveKinds[kind](b.a.ctx, 8, 8, func(*rdma.Message) { assert.Fail(t, "a message came") }))
+			var sends outcome[*rdma.Task]
+			pool := must(a.a.ctx.Pool(1, sends.ok, sends.bad))
+			require.NoError(t, a.a.ctx.Start())
+			require.NoError(t, b.a.ctx.Start())
+			l := must(b.a.ctx.Listen(":0", rdma.ListenConfig{}))
+			conn := must(a.a.ctx.Dial(netip.AddrPortFrom(b.a.ctx.GID().GID.Addr(), l.Addr().Port()).String(), rdma.DialConfig{}))
+			both(a, b, "they are connected", func() bool {
+				return conn.State() == rdma.Ready && len(b.a.ctx.List()) == 1 && b.a.ctx.List()[0].State() == rdma.Ready
+			})
+			peer := b.a.ctx.List()[0]
+
+			task := must(pool.Send(conn, a.a.bufs.Source(a.a.mem, 0, 9)))
+			require.NoError(t, task.Submit())
+			a.until("it is refused", func() bool { return conn.State() == rdma.Failed && sends.count() == 1 })
+			require.ErrorIs(t, sends.errs[0], rdma.ErrRemoteInvalid)
+			require.NoError(t, task.Free())
+			require.NoError(t, conn.Close())
+			closed := time.Now()
+			a.until("the other end's device has the disconnect", func() bool { return time.Since(closed) > time.Second })
+			both(a, b, "the other end is closed", func() bool { return reports[len(reports)-1] == "Closed" })
+			require.Equal(t, []string{"Connecting", "Ready", "Failed", "Closed"}, reports)
+			require.ErrorIs(t, reason, rdma.ErrLocalLength)
+			require.Equal(t, reason, peer.Err())
+		})
+	}
+}
