@@ -216,8 +216,9 @@ func (r *row) runOnce(t *testing.T, p *place) (string, error) {
 		}
 		err = c.Wait()
 		said := c.output.String()
-		if r.cannot != "" {
-			said += s.output.String() // either end may be the first to fail, and the other does not go on
+		if r.cannot != "" { // either end may be the first to fail, and the other does not go on
+			s.stop() // its output is complete then
+			said += s.output.String()
 		}
 		err = r.checkEnd("the client", said, err)
 		// A client of a connection manager that starts before the server listens is refused.
