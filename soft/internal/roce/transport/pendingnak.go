@@ -67,7 +67,7 @@ func (q *QP) failNakedRequest() bool {
 		return false
 	}
 	for q.sq.head != i {
-		q.complete(q.sq.at(q.sq.head))
+		q.complete()
 	}
 	status := q.pendingNak.status
 	q.pendingNak = pendingNak{}

@@ -283,9 +283,7 @@ func (q *QP) flushSends() {
 
 // failSend completes the oldest request with an error.
 func (q *QP) failSend(status verbs.Status) {
-	w := q.sq.at(q.sq.head)
-	q.sq.head++
-	clear(w.segs)
+	w := q.sq.pop()
 	q.sendCQ.Complete(verbs.WC{ID: w.wr.ID, Status: status, Opcode: CompletionOpcodes[w.wr.Op], QPN: q.num}, q.sends.Add(), true)
 }
 

@@ -86,7 +86,7 @@ func (q *QP) acknowledge(upTo uint32, now time.Duration) bool {
 			if !w.executed || w.fault != verbs.StatusSuccess {
 				break
 			}
-			q.complete(w)
+			q.complete()
 			continue
 		}
 		if w.responds() {
@@ -104,7 +104,7 @@ func (q *QP) acknowledge(upTo uint32, now time.Duration) bool {
 		if wire.PSNAdd(w.last, -int(before)) >= end {
 			break
 		}
-		q.complete(w)
+		q.complete()
 	}
 	if end > 0 {
 		q.unaPSN = upTo
@@ -144,8 +144,8 @@ func (q *QP) noteProgress(before uint32, now time.Duration) {
 }
 
 // complete retires the oldest request with success.
-func (q *QP) complete(w *sendWQE) {
-	q.sq.head++
+func (q *QP) complete() {
+	w := q.sq.pop()
 	if w.local() {
 		q.sendIdx = max(q.sendIdx, q.sq.head) // a rewind may have left it here
 	}
@@ -156,7 +156,6 @@ func (q *QP) complete(w *sendWQE) {
 	if !w.local() {
 		q.noteSent(w.wr.Op, w.length)
 	}
-	clear(w.segs) // so that the collector can free the program's memory before the entry is used again
 	frees := q.sends.Add()
 	if !q.signalAll && w.wr.Flags&verbs.FlagSignaled == 0 {
 		return
@@ -188,7 +187,7 @@ func (q *QP) retireExecuted() {
 		if !w.executed || w.fault != verbs.StatusSuccess {
 			return
 		}
-		q.complete(w)
+		q.complete()
 	}
 }
 
@@ -293,7 +292,7 @@ func (q *QP) advance(w *sendWQE, psn uint32, now time.Duration) {
 	before := q.unaPSN
 	q.unaPSN = wire.PSNAdd(psn, 1)
 	if psn == w.last {
-		q.complete(w)
+		q.complete()
 		q.retireExecuted()
 		if q.pendingNak.set() && q.failNakedRequest() {
 			return

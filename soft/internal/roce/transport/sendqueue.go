@@ -60,6 +60,14 @@ type sendQueue struct {
 // Full reports whether no entry is free.
 func (q *sendQueue) Full() bool { return q.taken >= q.depth }
 
+// pop takes the oldest request off the queue.
+func (q *sendQueue) pop() *sendWQE {
+	w := q.at(q.head)
+	q.head++
+	clear(w.segs) // so that the collector can free the program's memory before the entry is used again
+	return w
+}
+
 func newSendQueue(depth, maxSGE, maxInline int) sendQueue {
 	return sendQueue{Ring: NewRing[sendWQE](depth), maxSGE: max(maxSGE, 1), maxInline: maxInline}
 }

@@ -50,7 +50,7 @@ func (q *QP) sendUnreliable(out Output, now time.Duration, budget int) bool {
 		case w.fault != verbs.StatusSuccess:
 			q.failSendQueue(w.fault)
 		case wire.PSNDiff(q.sendPSN, w.last) > 0:
-			q.complete(w)
+			q.complete()
 		}
 	}
 	return false
