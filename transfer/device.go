@@ -44,7 +44,7 @@ type localDevice struct {
 type incoming struct {
 	dev   *localDevice
 	conn  link                 // nil: it has ended
-	next  call                 // answered when the connection has ended
+	next  *call                // answered when the connection has ended
 	to    *localDevice         // that next has come to
 	who   request              // the latest
 	notes uint64               // that have come
@@ -232,65 +232,63 @@ func (a *Agent) refuse() {
 
 // requested answers a peer that dials. An older connection of the same end must have ended before the new one
 // is accepted, so that nothing of it can still write here. It may be one of another device.
-func (d *localDevice) requested(q call) {
+func (d *localDevice) requested(c *call) {
 	a := d.agent
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	who, err := decodeRequest(q.PrivateData())
-	if err != nil {
-		a.counters.Refused++
-		_ = q.Reject([]byte(err.Error()))
+	in := a.incoming[c.who.Path]
+	if in == nil {
+		in = &incoming{}
+		in.place.Value = in
+	}
+	if c.who.Dials < in.who.Dials {
+		c.reject([]byte("this end has dialled again since"))
 		return
 	}
-	old := a.incoming[who.Path]
-	if old != nil && who.Dials < old.who.Dials {
-		_ = q.Reject([]byte("this end has dialled again since"))
+	if in.conn == nil {
+		d.accept(c, in)
 		return
 	}
-	if old == nil || old.conn == nil {
-		d.accept(q, who, old)
-		return
+	if next := in.next; next != nil {
+		_ = in.to.engine.Do(func() { next.reject([]byte("the same end has dialled again")) })
 	}
-	if next := old.next; next != nil {
-		_ = old.to.engine.Do(func() { _ = next.Reject([]byte("the same end has dialled again")) })
-	}
-	old.next, old.to, old.who.Dials = q, d, who.Dials
-	conn := old.conn // which may have ended when the function runs
-	_ = old.dev.engine.Do(func() { _ = conn.Close() })
+	in.next, in.to, in.who.Dials = c, d, c.who.Dials
+	conn := in.conn // which may have ended when the function runs
+	_ = in.dev.engine.Do(func() { _ = conn.Close() })
 }
 
-// accept accepts an end, which is not nil if it is known.
-func (d *localDevice) accept(q call, who request, in *incoming) {
-	a := d.agent
-	acc := acceptance{Magic: magic, Epoch: a.epoch, Device: uint8(d.index), Devices: uint8(len(a.addrs)), Directory: a.directory.record.Keys[d.index]}
-	for i, addr := range a.addrs {
-		acc.Addrs[i], acc.QPNs[i] = address{addr.AddrPort.Addr().As16(), addr.AddrPort.Port()}, addr.QPN
-	}
-	if in != nil && in.known {
-		acc.Known, acc.Notes = 1, in.notes
-	}
-	from, err := q.RemoteAddr().Addr(), rdma.ErrFull
+// accept accepts an end that has no connection.
+func (d *localDevice) accept(c *call, in *incoming) {
+	a, from := d.agent, c.from
 	if !from.IsLinkLocalUnicast() { // as those of EFAs are, which are all of one network
 		from = quota.Network(from)
 	}
 	var conn link
+	err := rdma.ErrFull
 	if d.accepted.Fits(from, a.cfg.MaxConnections) {
-		conn, err = q.accept(acc)
+		conn, err = c.accept(in)
 	}
 	if err != nil {
-		_ = q.Reject(busy) // fails if the peer has given up
+		c.reject(busy)
 		return
 	}
-	if in == nil {
+	if a.incoming[c.who.Path] == nil {
 		if len(a.incoming) >= maxEnds && a.absent.Len() > 0 {
 			delete(a.incoming, a.absent.Pop().Value.who.Path) // if it comes back, the outcome of its notes on their way is unknown
 		}
-		in = &incoming{}
-		in.place.Value = in
-		a.incoming[who.Path] = in
+		a.incoming[c.who.Path] = in
 	}
 	a.absent.Remove(&in.place)
 	d.accepted.Take(from)
-	in.dev, in.conn, in.who, in.from = d, conn, who, from
-	conn.SetUserData(in)
+	in.dev, in.conn, in.who, in.from = d, conn, c.who, from
+}
+
+// acceptance is what the device tells those who dial it.
+func (d *localDevice) acceptance() (acc acceptance) {
+	a := d.agent
+	acc.Magic, acc.Epoch, acc.Device, acc.Devices, acc.Directory = magic, a.epoch, uint8(d.index), uint8(len(a.addrs)), a.directory.record.Keys[d.index]
+	for i, addr := range a.addrs {
+		acc.Addrs[i], acc.QPNs[i] = address{addr.AddrPort.Addr().As16(), addr.AddrPort.Port()}, addr.QPN
+	}
+	return acc
 }

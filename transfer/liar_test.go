@@ -36,7 +36,7 @@ func TestLiar(t *testing.T) {
 				r[0].Keys[i] = []key{k, {math.MaxUint64 - r[0].Size, 7}, {0, rkey}, {says.Uint64() >> 2, says.Uint32()}}[says.IntN(4)]
 			}
 			writeDirectory(s.memory.Bytes(), r)
-			a := acceptance{Magic: magic, Epoch: 1 + says.Uint64N(2), Device: uint8(says.IntN(int(devices))), Devices: devices, Known: uint8(says.IntN(2)), Notes: says.Uint64N(3) - 1, Directory: k}
+			a := rcAcceptance{Magic: magic, Epoch: 1 + says.Uint64N(2), Device: uint8(says.IntN(int(devices))), Devices: devices, Known: uint8(says.IntN(2)), Notes: says.Uint64N(3) - 1, Directory: k}
 			for i := range devices {
 				at := l.Addr()
 				if says.IntN(3) == 0 {
@@ -44,7 +44,7 @@ func TestLiar(t *testing.T) {
 				}
 				a.Addrs[i] = address{at.Addr().As16(), at.Port()}
 			}
-			conn, err := q.Accept(rdma.AcceptConfig{PrivateData: encodeRC(a)})
+			conn, err := q.Accept(rdma.AcceptConfig{PrivateData: encode(a)})
 			if err != nil {
 				_ = q.Reject(busy)
 			} else if says.IntN(2) == 0 {

@@ -193,7 +193,38 @@ func rejected(data []byte) error {
 	return fmt.Errorf("%w, which says %q", rdma.ErrRejected, data)
 }
 
-// changed follows the connection.
+// accepted notes that the peer has accepted the connection; err, that it is no agent.
+func (p *path) accepted(conn link, acc acceptance, err error) {
+	a := p.peer.agent
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if conn != p.conn {
+		return
+	}
+	p.release()
+	if err != nil {
+		a.counters.Refused++
+		p.err = err
+		p.close()
+		return
+	}
+	if p.state != pathDialing {
+		return
+	}
+	same := p.Epoch == acc.Epoch && acc.Known == 1
+	p.tries = 0
+	p.state, p.acceptance, p.err, p.ready = pathReady, acc, nil, a.host.Now()
+	a.cfg.Log.Debug().Stringer("connection", conn).Stringer("peer", p.peer).Msg("connected")
+	p.peer.found(acc)
+	p.releaseFenced(same)
+	if p.dev != p.own && p.own.dead == nil { // all that was wanted is the end of its writes
+		p.close()
+	}
+	p.peer.connect()
+	p.activate()
+}
+
+// changed follows the end of the connection.
 func (p *path) changed(conn link, state rdma.ConnectionState, err error) {
 	a := p.peer.agent
 	a.mu.Lock()
@@ -202,29 +233,6 @@ func (p *path) changed(conn link, state rdma.ConnectionState, err error) {
 		return
 	}
 	switch state {
-	case rdma.Ready:
-		p.release()
-		acc, err := decodeAcceptance(conn.AcceptData())
-		if err != nil {
-			a.counters.Refused++
-			p.err = err
-			p.close()
-			return
-		}
-		if p.state != pathDialing {
-			return
-		}
-		same := p.Epoch == acc.Epoch && acc.Known == 1
-		p.tries = 0
-		p.state, p.acceptance, p.err, p.ready = pathReady, acc, nil, a.host.Now()
-		a.cfg.Log.Debug().Stringer("connection", conn).Stringer("peer", p.peer).Msg("connected")
-		p.peer.found(acc)
-		p.releaseFenced(same)
-		if p.dev != p.own && p.own.dead == nil { // all that was wanted is the end of its writes
-			p.close()
-		}
-		p.peer.connect()
-		p.activate()
 	case rdma.Failed:
 		p.err = err
 		a.counters.Lost++

@@ -14,7 +14,7 @@ import (
 type transport interface {
 	rdma.Context // of the items
 	listen(addr string) (Addr, error)
-	// dial begins to connect. What becomes of it goes to path.changed.
+	// dial begins to connect. What becomes of it goes to path.accepted and path.changed.
 	dial(p *path, who request, timeout time.Duration) (link, error)
 	// task makes what gives a piece to the device.
 	task(pc *piece) (*rdma.Task, error)
@@ -26,20 +26,18 @@ type transport interface {
 
 // link is a connection to the device of another agent, as each end has it.
 type link interface {
-	AcceptData() []byte
 	DialError() error
-	SetUserData(v any)
 	// Close ends it. Later, path.changed or incoming.down is called.
 	Close() error
 	String() string
 }
 
-// call is the request of another agent for a link.
-type call interface {
-	PrivateData() []byte
-	RemoteAddr() netip.AddrPort
-	accept(acc acceptance) (link, error)
-	Reject(data []byte) error
+// call is the request of another agent for a link. Its functions are for the engine's goroutine.
+type call struct {
+	who    request
+	from   netip.Addr
+	accept func(in *incoming) (link, error)
+	reject func(why []byte)
 }
 
 // rc reaches devices by reliable connections.
@@ -64,7 +62,7 @@ func openRC(d *localDevice) (_ transport, err error) {
 }
 
 func (t *rc) listen(addr string) (Addr, error) {
-	listener, err := t.Listen(addr, rdma.ListenConfig{OnRequest: func(q *rdma.ConnectRequest) { t.dev.requested(rcCall{q}) }})
+	listener, err := t.Listen(addr, rdma.ListenConfig{OnRequest: t.requested})
 	if err != nil {
 		return Addr{}, err
 	}
@@ -73,6 +71,31 @@ func (t *rc) listen(addr string) (Addr, error) {
 		at = netip.AddrPortFrom(t.GID().GID.Addr(), at.Port())
 	}
 	return Addr{AddrPort: at}, nil
+}
+
+func (t *rc) requested(q *rdma.ConnectRequest) {
+	c := &call{from: q.RemoteAddr().Addr()}
+	c.accept = func(in *incoming) (link, error) { return t.accept(q, in) }
+	c.reject = func(why []byte) { _ = q.Reject(why) } // fails if the peer has given up
+	if err := decode(q.PrivateData(), &c.who); err != nil {
+		t.dev.agent.refuse()
+		c.reject([]byte(err.Error()))
+		return
+	}
+	t.dev.requested(c)
+}
+
+func (t *rc) accept(q *rdma.ConnectRequest, in *incoming) (link, error) {
+	acc := t.dev.acceptance()
+	if in.known {
+		acc.Known, acc.Notes = 1, in.notes
+	}
+	conn, err := q.Accept(rdma.AcceptConfig{PrivateData: encode(acc.rcAcceptance)})
+	if err != nil {
+		return nil, err
+	}
+	conn.SetUserData(in)
+	return conn, nil
 }
 
 func (t *rc) dial(p *path, who request, timeout time.Duration) (link, error) {
@@ -86,12 +109,15 @@ func (t *rc) dial(p *path, who request, timeout time.Duration) (link, error) {
 
 // changed follows all connections.
 func (t *rc) changed(conn *rdma.Connection, state rdma.ConnectionState, err error) {
-	if path, ok := conn.UserData().(*path); ok {
-		path.changed(conn, state, err)
-		return
-	}
+	path, dialled := conn.UserData().(*path)
 	in, ok := conn.UserData().(*incoming)
 	switch {
+	case dialled && state == rdma.Ready:
+		var acc acceptance
+		err = decode(conn.AcceptData(), &acc.rcAcceptance)
+		path.accepted(conn, acc, err)
+	case dialled:
+		path.changed(conn, state, err)
 	case state == rdma.Ready && ok:
 		t.dev.agent.mu.Lock()
 		in.known = true
@@ -144,15 +170,4 @@ func (t *rc) sender(r *rdma.ReceiveTask, isNote bool) (from Addr, epoch uint64, 
 	}
 	in.notes++
 	return Addr{AddrPort: netip.AddrPortFrom(conn.PeerAddr().Addr(), in.who.Port)}, in.who.Epoch, true
-}
-
-// rcCall is a request for a connection.
-type rcCall struct{ *rdma.ConnectRequest }
-
-func (q rcCall) accept(acc acceptance) (link, error) {
-	conn, err := q.Accept(rdma.AcceptConfig{PrivateData: encode(acc)[:rcAcceptanceLen]})
-	if err != nil {
-		return nil, err
-	}
-	return conn, nil
 }

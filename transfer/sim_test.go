@@ -447,7 +447,7 @@ var plants = []struct{ file, right, wrong string }{
 	`},
 	{"batch.go", "it.op == rdma.OpWriteImm && sub.left > 0 {", `it.op == rdma.OpWriteImm && sub.left > 0 && planted != "note" {`},
 	{"batch.go", "[]bool{false, true}", `[]bool{planted == "note", planted != "note"}`},
-	{"device.go", "if old == nil || old.conn == nil {", `if old == nil || old.conn == nil || planted == "fence" {`},
+	{"device.go", "if in.conn == nil {", `if in.conn == nil || planted == "fence" {`},
 }
 
 // Each planted fault is found.

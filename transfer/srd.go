@@ -44,6 +44,16 @@ type message struct {
 
 var messageLen = binary.Size(message{})
 
+// check leaves the acceptance to the link that needs it.
+func (m *message) check() error { return m.Request.check() }
+
+func decodeMessage(b []byte, kind uint32) (m message, err error) {
+	if err = decode(b, &m); err == nil && (len(b) != messageLen || kind < kindRequest || kind > kindProbe || kind != kindAccept && m.Accept != acceptance{}) {
+		err = fmt.Errorf("%w: a message of %d bytes and kind %d", ErrProtocol, len(b), kind)
+	}
+	return m, err
+}
+
 // srd reaches devices by scalable reliable datagrams. Its fields belong to the engine's goroutine.
 type srd struct {
 	*rdma.Datagrams // items and notes
@@ -73,12 +83,11 @@ type srdLink struct {
 	finished bool
 
 	// Of the end that has dialled.
-	path     *path  // nil: another agent has
-	first    uint32 // Dials of its first request
-	until    time.Time
-	sending  bool // the latest request
-	accepted []byte
-	err      error // of the latest request; the agent's mutex guards it
+	path    *path  // nil: another agent has
+	first   uint32 // Dials of its first request
+	until   time.Time
+	sending bool  // the latest request
+	err     error // of the latest request; the agent's mutex guards it
 
 	// Of the other one.
 	in    *incoming
@@ -196,12 +205,15 @@ func unpinPeer(p *rdma.Peer) {
 
 // send sends a message if more than reserve buffers are free, and reports whether it does. ended, if it is not nil, is
 // called with the outcome.
-func (s *srd) send(to *rdma.Peer, kind uint32, who request, acc acceptance, reserve int, ended func(error)) bool {
+func (s *srd) send(to *rdma.Peer, kind uint32, who request, reserve int, ended func(error)) bool {
 	if len(s.free) <= reserve {
 		return false
 	}
 	m := s.own
-	m.Request, m.Accept = who, acc
+	m.Request = who
+	if kind == kindAccept {
+		m.Accept = s.dev.acceptance()
+	}
 	at := s.free[len(s.free)-1]
 	copy(s.out.Bytes()[at:], encode(m))
 	t, err := s.sends.SendImm(to, bufinv.Source(s.out, at, messageLen), kind)
@@ -221,7 +233,7 @@ func (s *srd) send(to *rdma.Peer, kind uint32, who request, acc acceptance, rese
 // answer sends a message to whoever has sent one.
 func (s *srd) answer(to rdma.EndpointAddr, kind uint32, who request) {
 	if p, err := pinPeer(s.control, to); err == nil {
-		s.send(p, kind, who, acceptance{}, ownMessages, nil)
+		s.send(p, kind, who, ownMessages, nil)
 		unpinPeer(p)
 	}
 }
@@ -256,7 +268,11 @@ func (s *srd) handle(kind uint32, from rdma.EndpointAddr, m *message) bool {
 	case kind == kindRequest && (!s.listens || late):
 		return false
 	case kind == kindRequest:
-		s.dev.requested(&srdCall{s, from, m})
+		s.dev.requested(&call{
+			who: who, from: from.GID.Addr(),
+			accept: func(in *incoming) (link, error) { return s.accept(from, m, in) },
+			reject: func(why []byte) { s.reject(from, who, why) },
+		})
 	case kind == kindBye:
 		return in != nil && !late
 	case l == nil:
@@ -296,7 +312,7 @@ func (l *srdLink) sendRequest() {
 	if left > 0 && !l.sending {
 		l.who.Dials++
 		l.path.dials = l.who.Dials
-		l.sending = s.send(l.to, kindRequest, l.who, acceptance{}, 0, l.requestSent)
+		l.sending = s.send(l.to, kindRequest, l.who, 0, l.requestSent)
 	}
 	if left > 0 {
 		a.host.AfterFunc(min(requestInterval, left), func() { _ = s.dev.engine.Do(l.sendRequest) })
@@ -336,45 +352,32 @@ func (l *srdLink) answered(kind uint32, m *message) bool {
 		if l.data, err = pinPeer(l.srd.Datagrams, addr); err != nil {
 			return false
 		}
-		l.accepted = encode(m.Accept)
-		l.path.changed(l, rdma.Ready, nil)
+		l.path.accepted(l, m.Accept, m.Accept.check())
 	}
 	return true
 }
 
-// srdCall is a request over SRD.
-type srdCall struct {
-	srd  *srd
-	from rdma.EndpointAddr
-	m    *message
-}
-
-func (q *srdCall) PrivateData() []byte { return encode(q.m.Request) }
-
-func (q *srdCall) RemoteAddr() netip.AddrPort { return netip.AddrPortFrom(q.from.GID.Addr(), 0) }
-
-func (q *srdCall) accept(acc acceptance) (_ link, err error) {
-	s := q.srd
+func (s *srd) accept(from rdma.EndpointAddr, m *message, in *incoming) (_ link, err error) {
 	if s.full() {
 		return nil, rdma.ErrFull
 	}
-	l := &srdLink{srd: s, who: q.m.Request}
+	l := &srdLink{srd: s, who: m.Request, in: in}
 	l.place.Value = l
-	if l.to, err = pinPeer(s.control, q.from); err != nil {
+	if l.to, err = pinPeer(s.control, from); err != nil {
 		return nil, err
 	}
-	data, port := q.from, l.who.Port
-	data.QPN = q.m.Data
+	data, port := from, l.who.Port
+	data.QPN = m.Data
 	if l.data, err = pinPeer(s.Datagrams, data); err != nil {
 		unpinPeer(l.to)
 		return nil, err
 	}
 	h := l.data.UserData().(*pins)
 	if h.from, h.epoch = (Addr{AddrPort: netip.AddrPortFrom(data.GID.Addr(), port)}), l.who.Epoch; port != 0 {
-		h.from.QPN = q.from.QPN
+		h.from.QPN = from.QPN
 	}
 	s.accepted.Push(&l.place)
-	s.send(l.to, kindAccept, l.who, acc, ownMessages, func(err error) {
+	s.send(l.to, kindAccept, l.who, ownMessages, func(err error) {
 		if err != nil {
 			_ = l.Close() // the end that has dialled asks again
 		}
@@ -382,18 +385,17 @@ func (q *srdCall) accept(acc acceptance) (_ link, err error) {
 	return l, nil
 }
 
-// Reject answers only if the request is to come again. Then it finds out whether a few links have ended at the other
+// reject answers only if the request is to come again. Then it finds out whether a few links have ended at the other
 // end, which could not tell.
-func (q *srdCall) Reject(data []byte) error {
-	if !bytes.Equal(data, busy) {
-		return nil
+func (s *srd) reject(from rdma.EndpointAddr, who request, why []byte) {
+	if !bytes.Equal(why, busy) {
+		return
 	}
-	s := q.srd
-	s.answer(q.from, kindBusy, q.m.Request)
+	s.answer(from, kindBusy, who)
 	for n := min(s.accepted.Len(), maxProbes-s.probes); n > 0; n-- {
 		l := s.accepted.Pop().Value
 		s.accepted.Push(&l.place)
-		if s.send(l.to, kindProbe, l.who, acceptance{}, ownMessages, func(err error) {
+		if s.send(l.to, kindProbe, l.who, ownMessages, func(err error) {
 			if s.probes--; err != nil {
 				_ = l.Close()
 			}
@@ -401,7 +403,6 @@ func (q *srdCall) Reject(data []byte) error {
 			s.probes++
 		}
 	}
-	return nil
 }
 
 func (s *srd) task(pc *piece) (*rdma.Task, error) {
@@ -435,10 +436,8 @@ func (s *srd) sender(t *rdma.ReceiveTask, isNote bool) (from Addr, epoch uint64,
 	return from, 0, false
 }
 
-func (l *srdLink) AcceptData() []byte { return l.accepted }
-func (l *srdLink) DialError() error   { return l.err }
-func (l *srdLink) SetUserData(v any)  { l.in, _ = v.(*incoming) }
-func (l *srdLink) String() string     { return "SRD to " + l.to.String() }
+func (l *srdLink) DialError() error { return l.err }
+func (l *srdLink) String() string   { return "SRD to " + l.to.String() }
 
 func (l *srdLink) Close() error {
 	l.closing = true
@@ -464,7 +463,7 @@ func (l *srdLink) finish() {
 			l.in.down()
 		}
 	} else if l.path.err == nil { // otherwise the next request tells
-		s.send(l.to, kindBye, l.who, acceptance{}, 0, nil)
+		s.send(l.to, kindBye, l.who, 0, nil)
 	}
 	a.mu.Unlock()
 	unpinPeer(l.to)

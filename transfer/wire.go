@@ -42,6 +42,12 @@ type pathID struct {
 
 // acceptance says whom a connection has reached.
 type acceptance struct {
+	rcAcceptance
+	QPNs [maxDevices]uint32 // of the endpoints of its devices; without SRD zero
+}
+
+// rcAcceptance is what is sent of it without SRD.
+type rcAcceptance struct {
 	Magic     uint32
 	Epoch     uint64 // of the agent
 	Device    uint8  // of the agent
@@ -51,13 +57,7 @@ type acceptance struct {
 	Directory key
 	Notes     uint64              // that have come from this end so far
 	Addrs     [maxDevices]address // of its devices
-	QPNs      [maxDevices]uint32  // of their endpoints; without SRD zero, and not sent
 }
-
-var (
-	acceptanceLen   = binary.Size(acceptance{})
-	rcAcceptanceLen = acceptanceLen - binary.Size(acceptance{}.QPNs)
-)
 
 // addr is where a device is dialled.
 func (a *acceptance) addr(device int) Addr { return Addr{a.Addrs[device].addrPort(), a.QPNs[device]} }
@@ -94,56 +94,42 @@ func encode(v any) []byte {
 	return b
 }
 
-// decode decodes private data, which is padded with zeroes.
-func decode(b []byte, v any) error {
+// decode decodes and checks private data, which is padded with zeroes.
+func decode(b []byte, v interface{ check() error }) error {
 	n, err := binary.Decode(b, binary.BigEndian, v)
-	if err != nil || !zero(b[n:]) {
+	if err != nil || len(bytes.TrimLeft(b[n:], "\x00")) > 0 {
 		return fmt.Errorf("%w: private data of %d bytes", ErrProtocol, len(b))
+	}
+	return v.check()
+}
+
+func (r *request) check() error {
+	if r.Magic != magic || r.Path.ID == [16]byte{} || r.Path.Device >= maxDevices || r.Epoch == 0 || r.Zero != [1]byte{} {
+		return fmt.Errorf("%w: a request to connect by another protocol, or another version of it", ErrProtocol)
 	}
 	return nil
 }
 
-func zero(b []byte) bool { return len(bytes.TrimLeft(b, "\x00")) == 0 }
-
-func decodeRequest(b []byte) (r request, err error) {
-	if err = decode(b, &r); err == nil && (r.Magic != magic || r.Path.ID == [16]byte{} || r.Path.Device >= maxDevices || r.Epoch == 0 || r.Zero != [1]byte{}) {
-		err = fmt.Errorf("%w: a request to connect by another protocol, or another version of it", ErrProtocol)
-	}
-	return r, err
-}
-
-func decodeAcceptance(b []byte) (a acceptance, err error) {
-	srd := len(b) >= acceptanceLen
-	if !srd && len(b) >= rcAcceptanceLen {
-		b = append(bytes.Clone(b), make([]byte, acceptanceLen-len(b))...)
-	}
-	if err = decode(b, &a); err != nil {
-		return a, err
-	}
+func (a *rcAcceptance) check() error {
 	if a.Magic != magic || a.Epoch == 0 || a.Devices == 0 || a.Devices > maxDevices || a.Device >= a.Devices || a.Known > 1 || a.Zero != [1]byte{} || a.Directory.Addr > math.MaxUint64-directoryLen {
-		return a, fmt.Errorf("%w: what accepts is no agent, or has another version of the protocol", ErrProtocol)
+		return fmt.Errorf("%w: what accepts is no agent, or has another version of the protocol", ErrProtocol)
 	}
 	for i, addr := range a.Addrs {
 		if i < int(a.Devices) && (addr.Port == 0 || addr.addrPort().Addr().IsUnspecified()) || i >= int(a.Devices) && addr != (address{}) {
-			return a, fmt.Errorf("%w: an agent with the address %v", ErrProtocol, addr.addrPort())
-		}
-		if (a.QPNs[i] != 0) != (srd && i < int(a.Devices)) {
-			return a, fmt.Errorf("%w: an agent with the queue pair number %#x", ErrProtocol, a.QPNs[i])
+			return fmt.Errorf("%w: an agent with the address %v", ErrProtocol, addr.addrPort())
 		}
 	}
-	return a, nil
+	return nil
 }
 
-// decodeMessage decodes a message of SRD. What it accepts is for decodeAcceptance.
-func decodeMessage(b []byte, kind uint32) (m message, err error) {
-	if len(b) == messageLen {
-		_, _ = binary.Decode(b, binary.BigEndian, &m) // it has the size
-		_, err = decodeRequest(b[:binary.Size(m.Request)])
+// check checks an acceptance of SRD.
+func (a *acceptance) check() error {
+	for i, qpn := range a.QPNs {
+		if (qpn != 0) != (i < int(a.Devices)) {
+			return fmt.Errorf("%w: an agent with the queue pair number %#x", ErrProtocol, qpn)
+		}
 	}
-	if err == nil && (len(b) != messageLen || kind < kindRequest || kind > kindProbe || kind != kindAccept && m.Accept != acceptance{}) {
-		err = fmt.Errorf("%w: a message of %d bytes and kind %d", ErrProtocol, len(b), kind)
-	}
-	return m, err
+	return a.rcAcceptance.check()
 }
 
 // writeDirectory replaces the content of a directory.

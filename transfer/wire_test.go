@@ -20,15 +20,22 @@ import (
 
 var (
 	goodRequest    = request{Magic: magic, Path: pathID{ID: [16]byte{1}, Device: 3}, Dials: 4, Epoch: 1}
-	goodAcceptance = acceptance{Magic: magic, Epoch: 1, Device: 1, Devices: 2, Addrs: [maxDevices]address{
+	goodAcceptance = rcAcceptance{Magic: magic, Epoch: 1, Device: 1, Devices: 2, Addrs: [maxDevices]address{
 		{netip.MustParseAddr("192.0.2.1").As16(), 7600}, {netip.MustParseAddr("2001:db8::1").As16(), 7601},
 	}}
-	goodSRD     = func() acceptance { a := goodAcceptance; a.QPNs = [maxDevices]uint32{5, 5}; return a }()
+	goodSRD     = acceptance{goodAcceptance, [maxDevices]uint32{5, 5}}
 	goodMessage = message{Request: goodRequest, From: goodAcceptance.Addrs[0], QPN: 5, Data: 6, Accept: goodSRD}
 )
 
-// encodeRC encodes an acceptance as private data.
-func encodeRC(a acceptance) []byte { return encode(a)[:rcAcceptanceLen] }
+func decodeRequest(b []byte) (r request, err error) {
+	err = decode(b, &r)
+	return r, err
+}
+
+func decodeAcceptance(b []byte) (a rcAcceptance, err error) {
+	err = decode(b, &a)
+	return a, err
+}
 
 func goodDirectory() []byte {
 	b := make([]byte, headLen+2*recordLen)
@@ -42,8 +49,7 @@ func goodDirectory() []byte {
 // Whatever arrives, decoders neither panic nor accept what their encoders do not write.
 func FuzzDecode(f *testing.F) {
 	f.Add(encode(goodRequest))
-	f.Add(encodeRC(goodAcceptance))
-	f.Add(encode(goodSRD))
+	f.Add(encode(goodAcceptance))
 	f.Add(encode(goodMessage))
 	f.Add(goodDirectory())
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -60,6 +66,7 @@ func FuzzDecode(f *testing.F) {
 		for kind := range uint32(kindProbe + 2) {
 			m, err := decodeMessage(b, kind)
 			same(m, err)
+			_ = m.Accept.check()
 		}
 		if len(b) < headLen {
 			return
@@ -98,32 +105,26 @@ func TestStrict(t *testing.T) {
 		require.ErrorIs(t, err, ErrProtocol)
 	}
 
-	_, err = decodeAcceptance(encodeRC(goodAcceptance))
+	_, err = decodeAcceptance(encode(goodAcceptance))
 	require.NoError(t, err)
-	_, err = decodeAcceptance(encodeRC(goodAcceptance)[:rcAcceptanceLen-1])
+	_, err = decodeAcceptance(encode(goodAcceptance)[:binary.Size(goodAcceptance)-1])
 	require.ErrorIs(t, err, ErrProtocol)
-	for _, change := range []func(a *acceptance){
-		func(a *acceptance) { a.Magic++ }, func(a *acceptance) { a.Epoch = 0 }, func(a *acceptance) { a.Device = 2 }, func(a *acceptance) { a.Zero[0] = 1 }, func(a *acceptance) { a.Known = 2 },
-		func(a *acceptance) { a.Devices, a.Device = 0, 0 }, func(a *acceptance) { a.Devices = maxDevices + 1 }, func(a *acceptance) { a.Addrs[1].Port = 0 },
-		func(a *acceptance) { a.Addrs[0].IP = [16]byte{} }, func(a *acceptance) { a.Addrs[2].Port = 1 }, func(a *acceptance) { a.Directory.Addr = 1<<64 - 1 },
+	for _, change := range []func(a *rcAcceptance){
+		func(a *rcAcceptance) { a.Magic++ }, func(a *rcAcceptance) { a.Epoch = 0 }, func(a *rcAcceptance) { a.Device = 2 }, func(a *rcAcceptance) { a.Zero[0] = 1 }, func(a *rcAcceptance) { a.Known = 2 },
+		func(a *rcAcceptance) { a.Devices, a.Device = 0, 0 }, func(a *rcAcceptance) { a.Devices = maxDevices + 1 }, func(a *rcAcceptance) { a.Addrs[1].Port = 0 },
+		func(a *rcAcceptance) { a.Addrs[0].IP = [16]byte{} }, func(a *rcAcceptance) { a.Addrs[2].Port = 1 }, func(a *rcAcceptance) { a.Directory.Addr = 1<<64 - 1 },
 	} {
-		for _, a := range []acceptance{goodAcceptance, goodSRD} {
-			change(&a)
-			data := encode(a)
-			if a.QPNs[0] == 0 {
-				data = encodeRC(a)
-			}
-			_, err = decodeAcceptance(data)
-			require.ErrorIs(t, err, ErrProtocol, "%+v", a)
-		}
+		a := goodSRD
+		change(&a.rcAcceptance)
+		_, err = decodeAcceptance(encode(a.rcAcceptance))
+		require.ErrorIs(t, err, ErrProtocol, "%+v", a)
+		require.ErrorIs(t, a.check(), ErrProtocol, "%+v", a)
 	}
-	_, err = decodeAcceptance(encode(goodSRD))
-	require.NoError(t, err)
+	require.NoError(t, goodSRD.check())
 	for i := range goodSRD.QPNs { // there are two
 		a := goodSRD
 		a.QPNs[i] ^= 5
-		_, err = decodeAcceptance(encode(a))
-		require.ErrorIs(t, err, ErrProtocol)
+		require.ErrorIs(t, a.check(), ErrProtocol)
 	}
 
 	records, _, err := readDirectory(goodDirectory(), 2)
@@ -354,7 +355,7 @@ func TestHostileListener(t *testing.T) {
 		"no directory": func(s *stranger) []byte {
 			a := goodAcceptance
 			a.Device, a.Devices, a.Addrs[1] = 0, 1, address{}
-			return encodeRC(a)
+			return encode(a)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -384,5 +385,5 @@ func (s *stranger) acceptance() []byte {
 	s.Fail(err)
 	a := goodAcceptance
 	a.Device, a.Devices, a.Addrs[1], a.Directory = 0, 1, address{}, key{s.memory.Addr(), rkey}
-	return encodeRC(a)
+	return encode(a)
 }
