@@ -16,7 +16,7 @@ type Counters struct {
 	Repeated uint64 `counter:"pieces_repeated" help:"pieces of items that were given to a device again"`
 	Dials    uint64 `counter:"dials" help:"attempts to connect"`
 	Lost     uint64 `counter:"connections_lost" help:"connections that ended by a failure"`
-	Refused  uint64 `counter:"refused" help:"requests and acceptances that broke the protocol"`
+	Refused  uint64 `counter:"refused" help:"requests and acceptances that broke the protocol, or came too late"`
 
 	CacheHits      uint64 `counter:"cache_hits" help:"slices that were found in the cache"`
 	CacheMisses    uint64 `counter:"cache_misses" help:"slices that had to be registered for the cache"`

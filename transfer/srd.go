@@ -21,15 +21,14 @@ import (
 // or network fails: so the end that dials repeats its request, each time with another number.
 const (
 	kindRequest = iota + 1 // to connect
-	kindAccept             // the answer
+	kindAccept             // the answer; again, it asks whether that end still has the link
 	kindBusy               // the answer of an agent that has no place: the request has to come again
-	kindBye                // the end that has dialled closes
-	kindProbe              // asks that end for kindBye if it has closed
+	kindBye                // the end that has dialled closes, or has closed
 
 	requestInterval = time.Second
 	controlMessages = 256
 	ownMessages     = 64 // of them, not for answers
-	maxProbes       = 8  // at a time
+	maxProbes       = 8  // answers that are sent again, at a time
 	maxEndedPeers   = 256
 )
 
@@ -48,7 +47,7 @@ var messageLen = binary.Size(message{})
 func (m *message) check() error { return m.Request.check() }
 
 func decodeMessage(b []byte, kind uint32) (m message, err error) {
-	if err = decode(b, &m); err == nil && (len(b) != messageLen || kind < kindRequest || kind > kindProbe || kind != kindAccept && m.Accept != acceptance{}) {
+	if err = decode(b, &m); err == nil && (len(b) != messageLen || kind < kindRequest || kind > kindBye || kind != kindAccept && m.Accept != acceptance{}) {
 		err = fmt.Errorf("%w: a message of %d bytes and kind %d", ErrProtocol, len(b), kind)
 	}
 	return m, err
@@ -254,6 +253,13 @@ func (s *srd) received(r *rdma.Message) {
 // handle acts on a message, and reports whether the protocol allows it in the present state.
 func (s *srd) handle(kind uint32, from rdma.EndpointAddr, m *message) bool {
 	a, who := s.dev.agent, m.Request
+	if kind == kindAccept || kind == kindBusy {
+		l := s.links[who.Path]
+		if l == nil {
+			s.answer(from, kindBye, who)
+		}
+		return l != nil && who.Dials >= l.first && who.Dials <= l.who.Dials && l.answered(kind, m)
+	}
 	a.mu.Lock()
 	in := a.incoming[who.Path]
 	late := in != nil && (who.Dials < in.who.Dials || who.Dials == in.who.Dials && kind == kindRequest)
@@ -264,23 +270,17 @@ func (s *srd) handle(kind uint32, from rdma.EndpointAddr, m *message) bool {
 		}
 	}
 	a.mu.Unlock()
-	switch l := s.links[who.Path]; {
-	case kind == kindRequest && (!s.listens || late):
-		return false
-	case kind == kindRequest:
-		s.dev.requested(&call{
-			who: who, from: from.GID.Addr(),
-			accept: func(in *incoming) (link, error) { return s.accept(from, m, in) },
-			reject: func(why []byte) { s.reject(from, who, why) },
-		})
-	case kind == kindBye:
+	if kind == kindBye {
 		return in != nil && !late
-	case l == nil:
-		s.answer(from, kindBye, who)
-		return kind == kindProbe
-	case kind != kindProbe:
-		return who.Dials >= l.first && who.Dials <= l.who.Dials && l.answered(kind, m)
 	}
+	if !s.listens || late {
+		return false
+	}
+	s.dev.requested(&call{
+		who: who, from: from.GID.Addr(),
+		accept: func(in *incoming) (link, error) { return s.accept(from, m, in) },
+		reject: func(why []byte) { s.reject(from, who, why) },
+	})
 	return true
 }
 
@@ -377,12 +377,19 @@ func (s *srd) accept(from rdma.EndpointAddr, m *message, in *incoming) (_ link, 
 		h.from.QPN = from.QPN
 	}
 	s.accepted.Push(&l.place)
-	s.send(l.to, kindAccept, l.who, ownMessages, func(err error) {
-		if err != nil {
-			_ = l.Close() // the end that has dialled asks again
-		}
-	})
+	s.sendAccept(l, 0)
 	return l, nil
+}
+
+// sendAccept answers the request of a link, and notes when so many probes have ended.
+func (s *srd) sendAccept(l *srdLink, probes int) {
+	if s.send(l.to, kindAccept, l.who, ownMessages, func(err error) {
+		if s.probes -= probes; err != nil {
+			_ = l.Close() // the end that has dialled asks again, if it still exists
+		}
+	}) {
+		s.probes += probes
+	}
 }
 
 // reject answers only if the request is to come again. Then it finds out whether a few links have ended at the other
@@ -395,13 +402,7 @@ func (s *srd) reject(from rdma.EndpointAddr, who request, why []byte) {
 	for n := min(s.accepted.Len(), maxProbes-s.probes); n > 0; n-- {
 		l := s.accepted.Pop().Value
 		s.accepted.Push(&l.place)
-		if s.send(l.to, kindProbe, l.who, ownMessages, func(err error) {
-			if s.probes--; err != nil {
-				_ = l.Close()
-			}
-		}) {
-			s.probes++
-		}
+		s.sendAccept(l, 1)
 	}
 }
 

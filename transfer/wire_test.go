@@ -63,7 +63,7 @@ func FuzzDecode(f *testing.F) {
 		same(r, err)
 		a, err := decodeAcceptance(b)
 		same(a, err)
-		for kind := range uint32(kindProbe + 2) {
+		for kind := range uint32(kindBye + 2) {
 			m, err := decodeMessage(b, kind)
 			same(m, err)
 			_ = m.Accept.check()
