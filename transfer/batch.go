@@ -41,17 +41,15 @@ type Batch struct {
 type item struct {
 	op        rdma.Operation
 	remote    *RemoteSegment
-	offset    int    // in remote
-	slice     []byte // here; nil for atomics
-	local     *Segment
-	localAt   int // offset of slice in local
+	offset    int      // in remote
+	slice     []byte   // here; nil for atomics
+	local     *Segment // that slice is part of
 	arg, swap uint64
 
-	sub      *subBatch
-	next     int32 // item of the same subBatch; -1: none
-	pieces   int32 // cut and not ended
-	cut      int   // bytes that are in pieces
-	ended    bool
+	sub      *subBatch // nil: it has ended
+	next     int32     // item of the same subBatch; -1: none
+	pieces   int32     // cut and not ended
+	cut      int       // bytes that are in pieces
 	original uint64
 	err      error
 }
@@ -147,13 +145,12 @@ func (a *Agent) Submit(b *Batch) (*Handle, error) {
 	h := &Handle{agent: a, items: b.items, left: len(b.items), done: make(chan struct{})}
 	a.mu.Lock()
 	err := a.closed
-	if err == nil && a.cfg.CacheBytes > 0 {
-		var i int
-		if i, err = a.hold(h.items); err != nil {
-			err = h.itemError(i, err)
+	for i := 0; i < len(h.items) && err == nil; i++ { // all before the checks: the agent may be unlocked meanwhile
+		if e := a.hold(&h.items[i]); e != nil {
+			err = h.itemError(i, e)
 		}
-		err = cmp.Or(err, a.closed)
 	}
+	err = cmp.Or(err, a.closed)
 	for i := 0; i < len(h.items) && err == nil; i++ {
 		if e := a.check(&h.items[i]); e != nil {
 			err = h.itemError(i, e)
@@ -190,8 +187,8 @@ func (a *Agent) Submit(b *Batch) (*Handle, error) {
 	return h, nil
 }
 
-// check checks an item, and finds its slice. The lock is held.
-func (a *Agent) check(it *item) (err error) {
+// check checks an item. The lock is held.
+func (a *Agent) check(it *item) error {
 	s := it.remote
 	switch {
 	case s == nil || s.peer.agent != a:
@@ -218,14 +215,12 @@ func (a *Agent) check(it *item) (err error) {
 	if it.op == rdma.OpWrite {
 		need = mmap.RemoteWrite
 	}
-	if err = allows(s.perm, need, "the segment"); err == nil {
-		if it.local == nil { // it is not in the cache
-			if it.local, it.localAt, err = a.find(it.slice); err == nil {
-				it.local.inUse++
-			}
-		}
-	}
-	if err == nil && it.op == rdma.OpRead {
+	err := allows(s.perm, need, "the segment")
+	switch {
+	case err != nil:
+	case it.local == nil:
+		err = fmt.Errorf("%w: the slice of %d bytes here; call Register first, or set Config.CacheBytes", ErrNotRegistered, len(it.slice))
+	case it.op == rdma.OpRead:
 		err = allows(it.local.perm, mmap.LocalReadWrite, "the memory here")
 	}
 	return err
@@ -241,7 +236,7 @@ func allows(perm, need mmap.Permission, of string) error {
 // add puts an item that was checked into the sub-batch of its peer.
 func (h *Handle) add(i int32, level int) {
 	it := &h.items[i]
-	it.next, it.pieces, it.cut, it.ended, it.err = -1, 0, 0, false, nil
+	it.next = -1
 	p := it.remote.peer
 	sub := p.filling // of this batch, or of an earlier one
 	if sub == nil || sub.h != h {
@@ -311,7 +306,7 @@ func (h *Handle) Item(i int) error {
 	h.agent.mu.Lock()
 	defer h.agent.mu.Unlock()
 	switch it := &h.items[i]; {
-	case !it.ended:
+	case it.sub != nil:
 		return h.itemError(i, ErrPending)
 	case it.err != nil:
 		return h.itemError(i, it.err)
@@ -384,7 +379,7 @@ func (sub *subBatch) drop(err error) {
 			it.fail(err)
 		}
 		if it.pieces == 0 {
-			sub.h.end(it, nil)
+			sub.h.end(it)
 		}
 	}
 }
@@ -397,15 +392,13 @@ func (it *item) fail(err error) {
 }
 
 // end ends an item of which no device has anything. The lock is held.
-func (h *Handle) end(it *item, err error) {
-	if it.ended {
+func (h *Handle) end(it *item) {
+	sub := it.sub
+	if sub == nil {
 		return
 	}
-	if err != nil {
-		it.fail(err)
-	}
-	it.ended = true
-	if sub := it.sub; it.op != rdma.OpWriteImm {
+	it.sub = nil
+	if it.op != rdma.OpWriteImm {
 		sub.failed = sub.failed || it.err != nil
 		if sub.left--; sub.left == 0 && sub.first >= 0 { // its notes are left
 			if dead := cmp.Or(h.agent.closed, sub.peer.closed); dead != nil || sub.failed {
@@ -415,7 +408,6 @@ func (h *Handle) end(it *item, err error) {
 			}
 		}
 	}
-	it.sub = nil
 	c := &h.agent.counters
 	c.Pending--
 	if it.remote.keys == nil && it.op == rdma.OpRead { // a look-up is no item of the program's
@@ -480,6 +472,6 @@ func (a *Agent) pieceEnded(pc *piece, err error) {
 		h.bytes += int64(length)
 	}
 	if it.pieces--; it.pieces == 0 && it.cut == it.length() {
-		h.end(it, nil)
+		h.end(it)
 	}
 }

@@ -17,19 +17,6 @@ type cache struct {
 	idle     fifo.List[*Segment] // those that no item uses, the least recently used first
 }
 
-// find returns an entry that a slice is part of, if it finds one. The latest that begins at or before the slice is
-// asked: in overlapping ones the slice may be registered again.
-func (c *cache) find(slice []byte) *Segment {
-	first := firstByte(slice)
-	after, _ := slices.BinarySearchFunc(c.segments, first, func(s *Segment, first uintptr) int {
-		return cmp.Or(cmp.Compare(s.first, first), -1)
-	})
-	if after > 0 && first+uintptr(len(slice)) <= c.segments[after-1].end() {
-		return c.segments[after-1]
-	}
-	return nil
-}
-
 func (c *cache) add(s *Segment) {
 	at, _ := slices.BinarySearchFunc(c.segments, s, func(s, t *Segment) int {
 		return cmp.Or(byAddress(s, t), cmp.Compare(len(s.mem), len(t.mem)))
@@ -37,28 +24,25 @@ func (c *cache) add(s *Segment) {
 	c.segments = slices.Insert(c.segments, at, s)
 }
 
-// hold finds the slices of items in the cache, and registers those that are nowhere. On success they stay until
-// letGo. The lock is held, but not while memory is registered.
-func (a *Agent) hold(items []item) (failed int, err error) {
-	for i := range items {
-		it := &items[i]
-		if len(it.slice) == 0 {
-			continue
-		}
-		if _, _, err = a.find(it.slice); err == nil {
-			continue
-		}
-		s := a.cache.find(it.slice)
-		if s != nil {
+// hold finds the slice of an item, which then stays registered until letGo, and registers it in the cache if that may
+// be. The lock is held, but not while memory is registered.
+func (a *Agent) hold(it *item) (err error) {
+	if len(it.slice) == 0 {
+		return nil
+	}
+	s := find(a.segments, it.slice)
+	if s == nil && a.cfg.CacheBytes > 0 {
+		if s = find(a.cache.segments, it.slice); s != nil {
 			a.counters.CacheHits++
 		} else if s, err = a.fill(it.slice); err != nil {
-			return i, err
+			return err
 		}
 		a.cache.idle.Remove(&s.place)
-		s.inUse++
-		it.local, it.localAt = s, int(firstByte(it.slice)-s.first)
 	}
-	return 0, nil
+	if it.local = s; s != nil {
+		s.inUse++
+	}
+	return nil
 }
 
 // letGo notes that an item does not use a segment any more.

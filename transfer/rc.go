@@ -154,7 +154,7 @@ func taskFor[T any](tasks interface {
 	if it.op == rdma.OpWriteImm {
 		return tasks.WriteImm(to, nil, nil, uint32(it.arg))
 	}
-	local, localAt, at := it.local.maps[pc.path.dev.index], it.localAt+pc.offset, it.offset+pc.offset
+	local, localAt, at := it.local.maps[pc.path.dev.index], int(firstByte(it.slice)-it.local.first)+pc.offset, it.offset+pc.offset
 	if it.op == rdma.OpRead {
 		return tasks.Read(to, bufinv.Source(pc.remote, at, pc.length), bufinv.Target(local, localAt, pc.length))
 	}

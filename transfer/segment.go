@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sort"
 	"strings"
 
 	"github.com/verbena-rdma/verbena/internal/fifo"
@@ -134,15 +135,13 @@ func (s *Segment) release() (err error) {
 	return err
 }
 
-// find returns the segment that a slice is part of, and where it begins there. The lock is held.
-func (a *Agent) find(slice []byte) (*Segment, int, error) {
+// find returns a segment that a slice is part of, if it finds one. The latest that begins at or before the slice is
+// asked: in overlapping ones of the cache the slice may be registered again.
+func find(segments []*Segment, slice []byte) *Segment {
 	first := firstByte(slice)
-	at, exact := slices.BinarySearchFunc(a.segments, first, func(s *Segment, first uintptr) int { return cmp.Compare(s.first, first) })
-	if !exact {
-		at--
+	after := sort.Search(len(segments), func(i int) bool { return segments[i].first > first })
+	if after > 0 && first+uintptr(len(slice)) <= segments[after-1].end() {
+		return segments[after-1]
 	}
-	if at < 0 || first+uintptr(len(slice)) > a.segments[at].end() {
-		return nil, 0, fmt.Errorf("%w: the slice of %d bytes here; call Register first, or set Config.CacheBytes", ErrNotRegistered, len(slice))
-	}
-	return a.segments[at], int(first - a.segments[at].first), nil
+	return nil
 }

@@ -442,7 +442,8 @@ var plants = []struct{ file, right, wrong string }{
 	{"batch.go", "\th.canceled = true\n", `
 		h.canceled = true
 		for i := 0; i < len(h.items) && planted == "cancel"; i++ {
-			h.end(&h.items[i], ErrCanceled)
+			h.items[i].fail(ErrCanceled)
+			h.end(&h.items[i])
 		}
 	`},
 	{"batch.go", "it.op == rdma.OpWriteImm && sub.left > 0 {", `it.op == rdma.OpWriteImm && sub.left > 0 && planted != "note" {`},
