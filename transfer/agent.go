@@ -50,9 +50,6 @@ type Config struct {
 	CacheBytes int
 	// CacheEntries is how many slices the cache has at most. Zero: 1024.
 	CacheEntries int
-	// Go starts the goroutines of the agent. Nil: a go statement. In a simulation it is
-	// sim.Host.Go.
-	Go func(f func())
 	// Log receives which connections are made and lost. The zero value is silent.
 	Log zerolog.Logger
 }
@@ -66,9 +63,6 @@ func (c Config) withDefaults() (Config, error) {
 	c.MaxConnections, c.Depth, c.Piece = cmp.Or(c.MaxConnections, 256), cmp.Or(c.Depth, 64), cmp.Or(c.Piece, 256<<10)
 	c.CacheEntries = cmp.Or(c.CacheEntries, 1024)
 	c.DialTimeout = cmp.Or(c.DialTimeout, 10*time.Second)
-	if c.Go == nil {
-		c.Go = func(f func()) { go f() }
-	}
 	caps, err := rdma.QueryCapabilities(c.Devices[0], verbs.RC)
 	if err != nil {
 		return c, err
@@ -163,7 +157,7 @@ func Open(cfg Config) (*Agent, error) {
 	}
 	a.ended.Add(len(a.devices))
 	for _, d := range a.devices {
-		cfg.Go(func() { d.run(ctx) })
+		a.host.Go(func() { d.run(ctx) })
 	}
 	return a, nil
 }

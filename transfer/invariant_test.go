@@ -87,7 +87,7 @@ func TestNothingIsStuck(t *testing.T) {
 		for i, h := range hosts {
 			h.Run(func(ctx context.Context, dev verbs.Device) error {
 				devices := []verbs.Device{dev, seconds[i].Device()}
-				a, err := Open(Config{Devices: devices[:1+h.Rand().IntN(2)], Transport: transport, Listen: ":7600", Depth: 4, Piece: 512, DialTimeout: 500 * time.Millisecond, Go: h.Go})
+				a, err := Open(Config{Devices: devices[:1+h.Rand().IntN(2)], Transport: transport, Listen: ":7600", Depth: 4, Piece: 512, DialTimeout: 500 * time.Millisecond})
 				if err != nil {
 					return err
 				}

@@ -96,7 +96,7 @@ func (n *node) run(ctx context.Context, dev verbs.Device) (err error) {
 			devices = append(devices, n.second.Device())
 		}
 	}
-	a, err := Open(Config{Devices: devices, Listen: ":7600", Piece: 2048, Depth: 8, DialTimeout: time.Duration(2+n.index%2*8) * time.Second, Go: n.host.Go, Transport: n.transport()})
+	a, err := Open(Config{Devices: devices, Listen: ":7600", Piece: 2048, Depth: 8, DialTimeout: time.Duration(2+n.index%2*8) * time.Second, Transport: n.transport()})
 	if err != nil {
 		return err
 	}
@@ -505,7 +505,7 @@ func TestDeviceFails(t *testing.T) {
 		near, near1, far, far1 := s.Host("near"), s.Host("near1"), s.Host("far"), s.Host("far1")
 		memory, counter, ended := make([]byte, 8<<20), 0, false
 		far.Run(func(ctx context.Context, dev verbs.Device) error {
-			a, err := Open(Config{Devices: []verbs.Device{dev, far1.Device()}, Listen: ":7600", Go: far.Go})
+			a, err := Open(Config{Devices: []verbs.Device{dev, far1.Device()}, Listen: ":7600"})
 			if err != nil {
 				return err
 			}
@@ -525,7 +525,7 @@ func TestDeviceFails(t *testing.T) {
 		var counters Counters
 		near.Run(func(ctx context.Context, dev verbs.Device) error {
 			// DialTimeout: while a device there stands still, no other one can confirm that its writes have ended.
-			a, err := Open(Config{Devices: []verbs.Device{dev, near1.Device()}, Go: near.Go, DialTimeout: 10 * time.Second, SilenceTimeout: time.Duration(1+s.Rand().IntN(4)) * time.Second})
+			a, err := Open(Config{Devices: []verbs.Device{dev, near1.Device()}, DialTimeout: 10 * time.Second, SilenceTimeout: time.Duration(1+s.Rand().IntN(4)) * time.Second})
 			if err != nil {
 				return err
 			}
@@ -600,7 +600,7 @@ func TestHostTakesConnections(t *testing.T) {
 		for i, h := range []*sim.Host{near, far} {
 			other := []*sim.Host{far, near}[i]
 			h.Run(func(ctx context.Context, dev verbs.Device) error {
-				a, err := Open(Config{Devices: []verbs.Device{dev}, Listen: ":7600", MaxConnections: most, DialTimeout: time.Second, Go: h.Go})
+				a, err := Open(Config{Devices: []verbs.Device{dev}, Listen: ":7600", MaxConnections: most, DialTimeout: time.Second})
 				if err != nil {
 					return err
 				}
@@ -615,7 +615,7 @@ func TestHostTakesConnections(t *testing.T) {
 			})
 		}
 		evil.Run(func(ctx context.Context, dev verbs.Device) error {
-			a, err := Open(Config{Devices: []verbs.Device{dev}, DialTimeout: time.Second, Go: evil.Go})
+			a, err := Open(Config{Devices: []verbs.Device{dev}, DialTimeout: time.Second})
 			if err != nil {
 				return err
 			}
@@ -648,7 +648,7 @@ func TestDevicesFailInTurn(t *testing.T) {
 		came := map[uint32]int{}
 		var agents []*Agent
 		far[0].Run(func(ctx context.Context, dev verbs.Device) error {
-			a, err := Open(Config{Devices: []verbs.Device{dev, far[1].Device()}, Listen: ":7600", Go: far[0].Go})
+			a, err := Open(Config{Devices: []verbs.Device{dev, far[1].Device()}, Listen: ":7600"})
 			if err != nil {
 				return err
 			}
@@ -669,7 +669,7 @@ func TestDevicesFailInTurn(t *testing.T) {
 			return errors.Join(err, a.Close())
 		})
 		near[0].Run(func(ctx context.Context, dev verbs.Device) error {
-			a, err := Open(Config{Devices: []verbs.Device{near[1].Device(), dev, near[2].Device()}, Piece: 16 << 10, Go: near[0].Go, DialTimeout: 4 * time.Second})
+			a, err := Open(Config{Devices: []verbs.Device{near[1].Device(), dev, near[2].Device()}, Piece: 16 << 10, DialTimeout: 4 * time.Second})
 			if err != nil {
 				return err
 			}
@@ -748,7 +748,7 @@ func checkForgotten(s *sim.Sim, inVain bool) {
 	near, far := s.Host("near"), s.Host("far")
 	came, ended := 0, false
 	far.Run(func(ctx context.Context, dev verbs.Device) error {
-		a, err := Open(Config{Devices: []verbs.Device{dev}, Listen: ":7600", Go: far.Go})
+		a, err := Open(Config{Devices: []verbs.Device{dev}, Listen: ":7600"})
 		if err != nil {
 			return err
 		}
@@ -776,7 +776,7 @@ func checkForgotten(s *sim.Sim, inVain bool) {
 		return a.Close()
 	})
 	near.Run(func(ctx context.Context, dev verbs.Device) error {
-		a, err := Open(Config{Devices: []verbs.Device{dev}, Go: near.Go, DialTimeout: time.Minute})
+		a, err := Open(Config{Devices: []verbs.Device{dev}, DialTimeout: time.Minute})
 		if err != nil {
 			return err
 		}
@@ -809,7 +809,7 @@ func TestShortConnections(t *testing.T) {
 		near, far := s.Host("near"), s.Host("far")
 		ended := false
 		far.Run(func(ctx context.Context, dev verbs.Device) error {
-			a, err := Open(Config{Devices: []verbs.Device{dev}, Listen: ":7600", Go: far.Go})
+			a, err := Open(Config{Devices: []verbs.Device{dev}, Listen: ":7600"})
 			if err != nil {
 				return err
 			}
@@ -827,7 +827,7 @@ func TestShortConnections(t *testing.T) {
 		})
 		done := 0
 		near.Run(func(ctx context.Context, dev verbs.Device) error {
-			a, err := Open(Config{Devices: []verbs.Device{dev}, Go: near.Go})
+			a, err := Open(Config{Devices: []verbs.Device{dev}})
 			if err != nil {
 				return err
 			}
@@ -867,7 +867,7 @@ func TestOneDeviceComesBack(t *testing.T) {
 		near, near1, far, far1 := s.Host("near"), s.Host("near1"), s.Host("far"), s.Host("far1")
 		memory, ended := make([]byte, 100), false
 		far.Run(func(ctx context.Context, dev verbs.Device) error {
-			a, err := Open(Config{Devices: []verbs.Device{dev, far1.Device()}, Listen: ":7600", Go: far.Go})
+			a, err := Open(Config{Devices: []verbs.Device{dev, far1.Device()}, Listen: ":7600"})
 			if err != nil {
 				return err
 			}
@@ -878,7 +878,7 @@ func TestOneDeviceComesBack(t *testing.T) {
 			return errors.Join(err, a.Close())
 		})
 		near.Run(func(ctx context.Context, dev verbs.Device) error {
-			a, err := Open(Config{Devices: []verbs.Device{dev, near1.Device()}, Depth: 1, Go: near.Go})
+			a, err := Open(Config{Devices: []verbs.Device{dev, near1.Device()}, Depth: 1})
 			if err != nil {
 				return err
 			}
@@ -935,7 +935,7 @@ func TestDeviceComesBack(t *testing.T) {
 		s.SetDefaultLink(sim.LinkConfig{Latency: time.Millisecond, Rate: 200e3})
 		near, near1, far, far1 := s.Host("near"), s.Host("near1"), s.Host("far"), s.Host("far1")
 		far.Run(func(ctx context.Context, dev verbs.Device) error {
-			a, err := Open(Config{Devices: []verbs.Device{dev, far1.Device()}, Listen: ":7600", Go: far.Go})
+			a, err := Open(Config{Devices: []verbs.Device{dev, far1.Device()}, Listen: ":7600"})
 			if err != nil {
 				return err
 			}
@@ -947,7 +947,7 @@ func TestDeviceComesBack(t *testing.T) {
 		})
 		ended := false
 		near.Run(func(ctx context.Context, dev verbs.Device) error {
-			a, err := Open(Config{Devices: []verbs.Device{dev, near1.Device()}, Go: near.Go, DialTimeout: 5 * time.Second, Piece: 16 << 10, Depth: 4})
+			a, err := Open(Config{Devices: []verbs.Device{dev, near1.Device()}, DialTimeout: 5 * time.Second, Piece: 16 << 10, Depth: 4})
 			if err != nil {
 				return err
 			}
@@ -1001,7 +1001,7 @@ func TestPeerDeviceFails(t *testing.T) {
 	sim.Check(t, 2, func(s *sim.Sim) {
 		near, far, far1 := s.Host("near"), s.Host("far"), s.Host("far1")
 		far.Run(func(ctx context.Context, dev verbs.Device) error {
-			a, err := Open(Config{Devices: []verbs.Device{dev, far1.Device()}, Listen: ":7600", Go: far.Go})
+			a, err := Open(Config{Devices: []verbs.Device{dev, far1.Device()}, Listen: ":7600"})
 			if err != nil {
 				return err
 			}
@@ -1013,7 +1013,7 @@ func TestPeerDeviceFails(t *testing.T) {
 		})
 		ended := false
 		near.Run(func(ctx context.Context, dev verbs.Device) error {
-			a, err := Open(Config{Devices: []verbs.Device{dev}, Go: near.Go})
+			a, err := Open(Config{Devices: []verbs.Device{dev}})
 			if err != nil {
 				return err
 			}
@@ -1057,7 +1057,7 @@ func TestCloseWithWrites(t *testing.T) {
 	sim.Check(t, 1, func(s *sim.Sim) {
 		near, far := s.Host("near"), s.Host("far")
 		far.Run(func(ctx context.Context, dev verbs.Device) error {
-			a, err := Open(Config{Devices: []verbs.Device{dev}, Listen: ":7600", Go: far.Go})
+			a, err := Open(Config{Devices: []verbs.Device{dev}, Listen: ":7600"})
 			if err != nil {
 				return err
 			}
@@ -1069,7 +1069,7 @@ func TestCloseWithWrites(t *testing.T) {
 		})
 		ended := false
 		near.Run(func(ctx context.Context, dev verbs.Device) error {
-			a, err := Open(Config{Devices: []verbs.Device{dev}, Go: near.Go})
+			a, err := Open(Config{Devices: []verbs.Device{dev}})
 			if err != nil {
 				return err
 			}
@@ -1116,7 +1116,7 @@ func TestSRDDeviceFails(t *testing.T) {
 		memory, addr, ended := make([]byte, 8<<20), "", false
 		pattern(memory, 1, 1)
 		far.Run(func(ctx context.Context, dev verbs.Device) error {
-			a, err := Open(Config{Devices: []verbs.Device{dev, far1.Device()}, Transport: verbs.SRD, Listen: ":7600", Go: far.Go})
+			a, err := Open(Config{Devices: []verbs.Device{dev, far1.Device()}, Transport: verbs.SRD, Listen: ":7600"})
 			if err != nil {
 				return err
 			}
@@ -1129,7 +1129,7 @@ func TestSRDDeviceFails(t *testing.T) {
 		})
 		var counters Counters
 		near.Run(func(ctx context.Context, dev verbs.Device) error {
-			a, err := Open(Config{Devices: []verbs.Device{dev, near1.Device()}, Transport: verbs.SRD, Go: near.Go, DialTimeout: 5 * time.Second})
+			a, err := Open(Config{Devices: []verbs.Device{dev, near1.Device()}, Transport: verbs.SRD, DialTimeout: 5 * time.Second})
 			if err != nil {
 				return err
 			}
