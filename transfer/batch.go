@@ -264,12 +264,11 @@ func (h *Handle) Wait(ctx context.Context) error {
 	case <-h.done:
 	case <-ctx.Done():
 	}
-	select {
-	case <-h.done:
-		return h.Err()
-	default:
-		return fmt.Errorf("wait for a batch of %d items, which goes on: %w", len(h.items), context.Cause(ctx))
+	err := h.Err()
+	if err == ErrPending {
+		err = fmt.Errorf("wait for a batch of %d items, which goes on: %w", len(h.items), context.Cause(ctx))
 	}
+	return err
 }
 
 // Err is nil if all items have succeeded. Otherwise it says how many failed, and matches the *ItemError of the

@@ -17,13 +17,6 @@ type cache struct {
 	idle     fifo.List[*Segment] // those that no item uses, the least recently used first
 }
 
-func (c *cache) add(s *Segment) {
-	at, _ := slices.BinarySearchFunc(c.segments, s, func(s, t *Segment) int {
-		return cmp.Or(byAddress(s, t), cmp.Compare(len(s.mem), len(t.mem)))
-	})
-	c.segments = slices.Insert(c.segments, at, s)
-}
-
 // hold finds the slice of an item, which then stays registered until letGo, and registers it in the cache if that may
 // be. The lock is held, but not while memory is registered.
 func (a *Agent) hold(it *item) (err error) {
@@ -81,7 +74,10 @@ func (a *Agent) fill(slice []byte) (*Segment, error) {
 		return nil, fmt.Errorf("register %d bytes in the cache: %w", len(slice), err)
 	}
 	s.cached, s.place.Value = true, s
-	a.cache.add(s)
+	at, _ := slices.BinarySearchFunc(a.cache.segments, s, func(s, t *Segment) int {
+		return cmp.Or(byAddress(s, t), cmp.Compare(len(s.mem), len(t.mem)))
+	})
+	a.cache.segments = slices.Insert(a.cache.segments, at, s)
 	a.counters.CacheBytes += uint64(len(slice))
 	return s, nil
 }

@@ -74,10 +74,8 @@ func (d *localDevice) open() (err error) {
 		return err
 	}
 	receives, err := d.transport.ReceivePool(maxNotes, d.noted, func(t *rdma.ReceiveTask, _ error) {
-		if t.Submit() == nil { // fails when the agent is closed
+		if pe.SubmitOrFree(t, nil) == nil { // fails when the agent is closed
 			d.agent.refuse()
-		} else {
-			_ = t.Free()
 		}
 	})
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
@@ -30,11 +31,7 @@ func (a *Agent) Note(ctx context.Context) (Note, error) {
 	}
 	select {
 	case n := <-a.notes:
-		_ = n.dev.engine.Do(func() { // the next one can come
-			if n.task.Submit() != nil {
-				_ = n.task.Free()
-			}
-		})
+		_ = n.dev.engine.Do(func() { _ = pe.SubmitOrFree(n.task, nil) }) // the next one can come
 		return n.note, nil
 	case <-a.over:
 		a.mu.Lock()
@@ -54,9 +51,7 @@ func (d *localDevice) noted(t *rdma.ReceiveTask) {
 	from, epoch, ok := d.transport.sender(t, isNote && t.Length() == 0)
 	if !ok {
 		a.counters.Refused++
-		if t.Submit() != nil {
-			_ = t.Free()
-		}
+		_ = pe.SubmitOrFree(t, nil)
 		return
 	}
 	a.notes <- received{Note{from, epoch, value}, d, t} // has room for all receives

@@ -240,18 +240,12 @@ func (p *path) changed(conn link, state rdma.ConnectionState, err error) {
 		p.state = pathClosing
 		_ = conn.Close() // this is the engine's goroutine
 	case rdma.Closed:
-		if p.err == nil {
-			p.err = err // by the peer
-		}
-		p.down(p.err)
+		p.down(cmp.Or(p.err, err, rdma.ErrPeerClosed))
 	}
 }
 
 // down notes the end of the connection, of which the device has nothing any more.
 func (p *path) down(err error) {
-	if err == nil {
-		err = rdma.ErrPeerClosed
-	}
 	p.state, p.conn = pathDown, nil
 	p.release()
 	if p.ready.IsZero() {
