@@ -49,6 +49,21 @@ func open(t testing.TB, n int, change ...func(c *Config)) *Agent {
 	return a
 }
 
+// Agents that have failed as often do not come back together, nor sooner or later than they should.
+func TestBackOff(t *testing.T) {
+	a := open(t, 1)
+	for failures, most := range map[int]time.Duration{2: 100 * time.Millisecond, 3: 200 * time.Millisecond, 100: maxBackOff} {
+		seen := map[time.Duration]bool{}
+		for range 20 {
+			pause := a.backOff(failures)
+			require.LessOrEqual(t, pause, most)
+			require.Greater(t, pause, most/2)
+			seen[pause] = true
+		}
+		require.Greater(t, len(seen), 10)
+	}
+}
+
 // opener is open, or efa.
 type opener func(t testing.TB, n int, change ...func(c *Config)) *Agent
 

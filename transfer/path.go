@@ -3,6 +3,7 @@ package transfer
 import (
 	"bytes"
 	"cmp"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -260,9 +261,18 @@ func (p *path) down(err error) {
 	}
 	p.gaveUp = p.ready.IsZero() && p.tries >= len(p.peer.targets) || p.failures >= maxFailures && !p.progress
 	if p.failures > 1 && p.peer.closed == nil { // after the first, the next may come at once
-		p.pause = a.host.AfterFunc(min(50*time.Millisecond<<min(p.failures-1, 8), maxBackOff), p.pauseEnded)
+		p.pause = a.host.AfterFunc(a.backOff(p.failures), p.pauseEnded)
 	}
 	p.peer.lost(p, err)
+}
+
+// backOff is how long to pause after so many failures: from a half of what these call for to all of it, so that the
+// many agents that have lost a peer do not come back together.
+func (a *Agent) backOff(failures int) time.Duration {
+	most := min(50*time.Millisecond<<min(failures-1, 8), maxBackOff)
+	var random [8]byte
+	a.host.Random(random[:])
+	return most - time.Duration(binary.BigEndian.Uint64(random[:])%uint64(most/2))
 }
 
 // rank is less for a path that is more likely to connect.
