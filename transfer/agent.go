@@ -18,6 +18,7 @@ import (
 	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/internal/host"
 	"github.com/verbena-rdma/verbena/mmap"
+	"github.com/verbena-rdma/verbena/pe"
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -130,36 +131,42 @@ func Open(cfg Config) (*Agent, error) {
 	var epoch [8]byte
 	a.host.Random(epoch[:])
 	a.epoch = max(binary.BigEndian.Uint64(epoch[:]), 1)
-	for i, dev := range cfg.Devices {
-		d, err := openDevice(a, i, dev)
-		if err != nil {
-			return nil, errors.Join(fmt.Errorf("open a transfer agent on %s: %w", dev.Name(), err), a.closeDevices())
-		}
-		a.devices = append(a.devices, d)
-	}
-	if a.directory, err = a.Register("", make([]byte, directoryLen), mmap.RemoteRead); err != nil {
-		return nil, errors.Join(err, a.closeDevices())
-	}
-	writeDirectory(a.directory.mem, nil)
-	var ctx context.Context
-	ctx, a.stop = context.WithCancel(context.Background())
-	a.over = ctx.Done()
-	for _, d := range a.devices { // one after the other, since a peer may dial as soon as one listens
-		if cfg.Listen == "" {
-			continue
-		}
-		addr, err := d.transport.listen(cfg.Listen)
-		if err != nil {
-			a.stop()
-			return nil, errors.Join(fmt.Errorf("open a transfer agent on %s: %w", d.device.Name(), err), a.closeDevices(), a.directory.release())
-		}
-		a.addrs = append(a.addrs, addr)
+	ctx, stop := context.WithCancel(context.Background())
+	a.stop, a.over = stop, ctx.Done()
+	if err := a.open(); err != nil {
+		return nil, errors.Join(err, a.Close())
 	}
 	a.ended.Add(len(a.devices))
 	for _, d := range a.devices {
 		a.host.Go(func() { d.run(ctx) })
 	}
 	return a, nil
+}
+
+// open opens the devices, and listens on them.
+func (a *Agent) open() (err error) {
+	for i, dev := range a.cfg.Devices {
+		d := &localDevice{agent: a, index: i, device: dev, engine: pe.New(pe.Config{Log: a.cfg.Log})}
+		a.devices = append(a.devices, d)
+		if err = d.open(); err != nil {
+			return fmt.Errorf("open a transfer agent on %s: %w", dev.Name(), err)
+		}
+	}
+	if a.directory, err = a.Register("", make([]byte, directoryLen), mmap.RemoteRead); err != nil {
+		return err
+	}
+	writeDirectory(a.directory.mem, nil)
+	if a.cfg.Listen == "" {
+		return nil
+	}
+	for _, d := range a.devices { // one after the other, since a peer may dial as soon as one listens
+		addr, err := d.transport.listen(a.cfg.Listen)
+		if err != nil {
+			return fmt.Errorf("open a transfer agent on %s: %w", d.device.Name(), err)
+		}
+		a.addrs = append(a.addrs, addr)
+	}
+	return nil
 }
 
 // Addrs are the addresses at which other agents dial this one, by device.
@@ -200,7 +207,9 @@ func (a *Agent) Close() (err error) {
 		a.end(fmt.Errorf("%w: the agent", ErrClosed))
 		a.mu.Unlock()
 		a.ended.Wait()
-		err = a.closeDevices()
+		for _, d := range a.devices {
+			err = errors.Join(err, d.close())
+		}
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		for _, p := range slices.Clone(a.peers) {
@@ -221,11 +230,4 @@ func (a *Agent) end(err error) {
 	for _, p := range a.peers {
 		p.endWork(a.closed)
 	}
-}
-
-func (a *Agent) closeDevices() (err error) {
-	for _, d := range a.devices {
-		err = errors.Join(err, d.close())
-	}
-	return err
 }

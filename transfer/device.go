@@ -56,15 +56,6 @@ type incoming struct {
 // busy is why a request is rejected that is to come again.
 var busy = []byte("no connection left for this host; see Config.MaxConnections")
 
-func openDevice(a *Agent, index int, dev verbs.Device) (*localDevice, error) {
-	d := &localDevice{agent: a, index: index, device: dev, engine: pe.New(pe.Config{Log: a.cfg.Log})}
-	err := d.open()
-	if err != nil {
-		err = errors.Join(err, d.close())
-	}
-	return d, err
-}
-
 func (d *localDevice) open() (err error) {
 	open := openRC
 	if d.agent.cfg.Transport == verbs.SRD {
@@ -211,6 +202,13 @@ func (d *localDevice) ended(t *rdma.Task, err error) {
 	d.work()
 }
 
+// close closes the connection, if there is one.
+func (in *incoming) close() {
+	if conn := in.conn; conn != nil { // which may have ended when the function runs
+		_ = in.dev.engine.Do(func() { _ = conn.Close() })
+	}
+}
+
 // down notes the end of the connection, and has the next request answered. The lock is held.
 func (in *incoming) down() {
 	in.conn = nil
@@ -251,8 +249,7 @@ func (d *localDevice) requested(c *call) {
 		_ = in.to.engine.Do(func() { next.reject([]byte("the same end has dialled again")) })
 	}
 	in.next, in.to, in.who.Dials = c, d, c.who.Dials
-	conn := in.conn // which may have ended when the function runs
-	_ = in.dev.engine.Do(func() { _ = conn.Close() })
+	in.close()
 }
 
 // accept accepts an end that has no connection.

@@ -329,7 +329,7 @@ func (p *path) take(level int) *piece {
 
 // ended takes a piece back from the device, or one that it did not take.
 func (p *path) ended(pc *piece, original uint64, posted bool, err error) {
-	a, h, it := p.peer.agent, pc.sub.h, pc.item
+	a, it := p.peer.agent, pc.item
 	p.inFlight--
 	p.bytes -= pc.length
 	p.dev.inFlight--
@@ -358,8 +358,6 @@ func (p *path) ended(pc *piece, original uint64, posted bool, err error) {
 		a.pieceEnded(pc, dead)
 	case posted && it.op != rdma.OpRead:
 		pc.next, p.fenced = p.fenced, pc
-	case h.canceled:
-		a.pieceEnded(pc, ErrCanceled)
 	default:
 		pc.repeat()
 	}
@@ -392,10 +390,15 @@ func notTaken(err error) bool {
 	return errors.As(err, &e) && e.Op == rdma.OpWriteImm && e.Status == verbs.StatusRNRRetryExceeded
 }
 
-// repeat puts a piece back into the work for its peer.
+// repeat puts a piece back into the work for its peer, unless its batch was canceled.
 func (pc *piece) repeat() {
 	sub := pc.sub
-	sub.peer.agent.counters.Repeated++
+	a := sub.peer.agent
+	if sub.h.canceled {
+		a.pieceEnded(pc, ErrCanceled)
+		return
+	}
+	a.counters.Repeated++
 	pc.next, sub.again = sub.again, pc
 	sub.peer.enqueue(sub)
 }
@@ -425,11 +428,7 @@ func (p *path) releaseFenced(same bool) {
 				continue
 			}
 		}
-		if pc.sub.h.canceled {
-			p.peer.agent.pieceEnded(pc, ErrCanceled)
-		} else {
-			pc.repeat()
-		}
+		pc.repeat()
 	}
 }
 

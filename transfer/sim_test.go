@@ -817,9 +817,7 @@ func TestShortConnections(t *testing.T) {
 			for ; ctx.Err() == nil && err == nil; far.Sleep(20 * time.Millisecond) {
 				a.mu.Lock()
 				for _, in := range a.incoming {
-					if conn := in.conn; conn != nil {
-						_ = in.dev.engine.Do(func() { _ = conn.Close() })
-					}
+					in.close()
 				}
 				a.mu.Unlock()
 			}

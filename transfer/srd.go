@@ -265,9 +265,7 @@ func (s *srd) handle(kind uint32, from rdma.EndpointAddr, m *message) bool {
 	late := in != nil && (who.Dials < in.who.Dials || who.Dials == in.who.Dials && kind == kindRequest)
 	if kind == kindBye && in != nil && !late {
 		in.who.Dials = who.Dials
-		if conn := in.conn; conn != nil {
-			_ = in.dev.engine.Do(func() { _ = conn.Close() })
-		}
+		in.close()
 	}
 	a.mu.Unlock()
 	if kind == kindBye {
