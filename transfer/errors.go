@@ -45,6 +45,8 @@ var (
 	ErrProtocol = errs.ErrProtocol
 )
 
+func unknown(why error) error { return fmt.Errorf("%w: %w", ErrUnknown, why) }
+
 // ItemError is the error of one item of a batch.
 type ItemError struct {
 	Item    int            // its number in the batch, from 0

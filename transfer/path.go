@@ -333,30 +333,29 @@ func (p *path) ended(pc *piece, original uint64, posted bool, err error) {
 	p.inFlight--
 	p.bytes -= pc.length
 	p.dev.inFlight--
-	dead := cmp.Or(a.closed, p.peer.closed)
-	repeats, fenced := err != nil && repeatable(err, posted), a.cfg.Transport == verbs.RC
-	if repeats && posted && !fenced && notTaken(err) {
+	closed := cmp.Or(a.closed, p.peer.closed)
+	repeats, fences := err != nil && repeatable(err, posted), a.cfg.Transport == verbs.RC
+	if repeats && posted && !fences && notTaken(err) {
 		posted = false // nor is it on its way any more
 	} else if repeats && p.state == pathReady {
 		p.state = pathClosing // the transport reports the end to changed
 	}
-	switch {
-	case err == nil:
+	if err == nil {
 		p.progress = true
 		it.original = original
 		if it.op == rdma.OpWriteImm {
 			p.notes++
 		}
-		a.pieceEnded(pc, nil)
+	}
+	perhaps := posted && it.op != rdma.OpRead // it has changed something there, or still does
+	switch {
 	case !repeats:
 		a.pieceEnded(pc, err)
-	case dead != nil && posted && it.op != rdma.OpRead:
-		a.pieceEnded(pc, fmt.Errorf("%w: %w", ErrUnknown, dead))
-	case posted && (it.atomic() || !fenced && it.op != rdma.OpRead):
-		a.pieceEnded(pc, fmt.Errorf("%w: %w", ErrUnknown, err))
-	case dead != nil:
-		a.pieceEnded(pc, dead)
-	case posted && it.op != rdma.OpRead:
+	case perhaps && (closed != nil || it.atomic() || !fences):
+		a.pieceEnded(pc, unknown(cmp.Or(closed, err)))
+	case closed != nil:
+		a.pieceEnded(pc, closed)
+	case perhaps:
 		pc.next, p.fenced = p.fenced, pc
 	default:
 		pc.repeat()
@@ -420,7 +419,7 @@ func (p *path) releaseFenced(same bool) {
 		p.fenced, pc.next = pc.next, nil
 		if pc.item.op == rdma.OpWriteImm {
 			if !same {
-				p.peer.agent.pieceEnded(pc, fmt.Errorf("%w: the peer was opened again, or knows nothing of the connection", ErrUnknown))
+				p.peer.agent.pieceEnded(pc, unknown(errors.New("the peer was opened again, or knows nothing of the connection")))
 				continue
 			}
 			if missing--; missing < 0 {
@@ -432,9 +431,10 @@ func (p *path) releaseFenced(same bool) {
 	}
 }
 
+// endFenced ends the writes of the earlier connection, whose outcome will not be known.
 func (p *path) endFenced(err error) {
 	for pc := p.fenced; pc != nil; pc = p.fenced {
 		p.fenced = pc.next
-		p.peer.agent.pieceEnded(pc, err)
+		p.peer.agent.pieceEnded(pc, unknown(err))
 	}
 }

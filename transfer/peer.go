@@ -140,7 +140,7 @@ func (p *Peer) endWork(err error) {
 		}
 	}
 	for _, path := range p.paths {
-		path.endFenced(fmt.Errorf("%w: %w", ErrUnknown, err))
+		path.endFenced(err)
 	}
 }
 
@@ -209,7 +209,7 @@ func (p *Peer) lost(path *path, err error) {
 		return
 	}
 	if path.gaveUp && (path.tries == 0 || path.tries >= len(p.paths)*len(p.targets)) {
-		path.endFenced(fmt.Errorf("%w: %w", ErrUnknown, err))
+		path.endFenced(err)
 	}
 	if p.waiting() {
 		if p.connect() {
@@ -349,29 +349,24 @@ func (p *Peer) Segments(ctx context.Context) ([]*RemoteSegment, error) {
 	return all, err
 }
 
-func (p *Peer) lookUp(ctx context.Context) ([]*RemoteSegment, error) {
+func (p *Peer) lookUp(ctx context.Context) (segments []*RemoteSegment, err error) {
 	size := headLen + 4*recordLen // the device may keep it for as long as the connection is idle
-	for attempt := 1; ; attempt++ {
-		records, need, err := p.read(ctx, size)
-		switch {
-		case err == nil && records != nil:
-			return records, nil
-		case err == nil:
-			size = need
-		case attempt == 100 || !errors.Is(err, errTorn) && !errors.Is(err, ErrStale):
-			return nil, err
+	for range 100 {
+		if segments, err = p.read(ctx, &size); !errors.Is(err, errTorn) && !errors.Is(err, ErrStale) {
+			break
 		}
 	}
+	return segments, err
 }
 
 var errTorn = errors.New("changed while it was read")
 
-// read reads so many bytes of the peer's directory. If that is not all, it says how much that is.
-func (p *Peer) read(ctx context.Context, size int) (segments []*RemoteSegment, need int, err error) {
+// read reads the peer's directory. If that has more than size bytes, it sets size, and fails with errTorn.
+func (p *Peer) read(ctx context.Context, size *int) (segments []*RemoteSegment, err error) {
 	a := p.agent
-	scratch, err := a.Register("", make([]byte, size), mmap.LocalReadWrite)
+	scratch, err := a.Register("", make([]byte, *size), mmap.LocalReadWrite)
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, scratch.Close()) }()
 	directory := &RemoteSegment{peer: p, name: "directory", size: directoryLen, perm: mmap.RemoteRead, maps: make([]remoteMap, len(p.paths))}
@@ -379,7 +374,7 @@ func (p *Peer) read(ctx context.Context, size int) (segments []*RemoteSegment, n
 	b.Read(directory, 0, scratch.mem)
 	h, err := a.Submit(&b)
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	if h.Wait(ctx); ctx.Err() != nil {
 		err = p.dialError()
@@ -390,16 +385,19 @@ func (p *Peer) read(ctx context.Context, size int) (segments []*RemoteSegment, n
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err = cmp.Or(err, h.items[0].err); err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	if directory.epoch != p.reached.Epoch {
-		return nil, 0, ErrStale // the peer was opened again since
+		return nil, ErrStale // the peer was opened again since
 	}
 	records, need, err := readDirectory(scratch.mem, int(p.reached.Devices))
-	if err != nil || records == nil {
-		return nil, need, err
+	if err == nil && records == nil {
+		*size, err = need, errTorn
 	}
-	return p.adopt(records, directory.epoch), 0, nil
+	if err != nil {
+		return nil, err
+	}
+	return p.adopt(records, directory.epoch), nil
 }
 
 // adopt makes segments of records, and retires those that are there no longer.
