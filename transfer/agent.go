@@ -106,12 +106,13 @@ type Agent struct {
 	// mu guards what follows, and all peers, batches and segments. No call that may wait is made
 	// with it.
 	mu       sync.Mutex
-	closed   error      // why the agent has ended
-	segments []*Segment // by address
-	cache    cache
-	names    []*record // of the published ones, by name
-	peers    []*Peer   // that are open
-	spare    *piece
+	closed   error               // why the agent has ended
+	segments []*Segment          // by address
+	cached   []*Segment          // because an item needed them; by address, then by size; they may overlap
+	idle     fifo.List[*Segment] // those of them that no item uses, the least recently used first
+	names    []*record           // of the published ones, by name
+	peers    []*Peer             // that are open
+	spare    []*piece
 	incoming map[pathID]*incoming
 	absent   fifo.List[*incoming] // those without a connection, the latest last
 	pieces   int                  // cut and not ended
@@ -215,7 +216,7 @@ func (a *Agent) Close() (err error) {
 		for _, p := range slices.Clone(a.peers) {
 			p.end(a.closed)
 		}
-		for _, s := range slices.Concat(a.segments, a.cache.segments) {
+		for _, s := range slices.Concat(a.segments, a.cached) {
 			err = errors.Join(err, s.release())
 		}
 		a.counters.CacheBytes = 0

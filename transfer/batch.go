@@ -109,12 +109,12 @@ type subBatch struct {
 	h      *Handle
 	peer   *Peer
 	level  int
-	first  int32  // the first item that is not all in pieces; -1: none
-	last   int32  // while it is made
-	left   int    // items that have not ended, but for notes
-	failed bool   // one has
-	epoch  uint64 // of the peer whose memory they use; zero: they do not
-	again  *piece // to be repeated
+	first  int32    // the first item that is not all in pieces; -1: none
+	last   int32    // while it is made
+	left   int      // items that have not ended, but for notes
+	failed bool     // one has
+	epoch  uint64   // of the peer whose memory they use; zero: they do not
+	again  []*piece // to be repeated
 	queued bool
 }
 
@@ -337,8 +337,9 @@ func (h *Handle) Cancel() {
 
 // nextPiece cuts the next piece, or takes one that has to be repeated.
 func (sub *subBatch) nextPiece() *piece {
-	if pc := sub.again; pc != nil {
-		sub.again, pc.next = pc.next, nil
+	if last := len(sub.again) - 1; last >= 0 {
+		pc := sub.again[last]
+		sub.again = sub.again[:last]
 		return pc
 	}
 	for ; sub.first >= 0; sub.first = sub.h.items[sub.first].next {
@@ -366,8 +367,9 @@ func (sub *subBatch) nextPiece() *piece {
 // lock is held.
 func (sub *subBatch) drop(err error) {
 	a := sub.h.agent
-	for pc := sub.again; pc != nil; pc = sub.again {
-		sub.again = pc.next
+	again := sub.again
+	sub.again = nil
+	for _, pc := range again {
 		a.pieceEnded(pc, err)
 	}
 	for sub.first >= 0 {
@@ -445,24 +447,24 @@ type piece struct {
 	length int
 	remote *mmap.Map // the peer's memory, as the device of path reaches it
 	path   *path
-	next   *piece
 }
 
 func (a *Agent) newPiece() *piece {
 	a.pieces++
-	pc := a.spare
-	if pc == nil {
+	last := len(a.spare) - 1
+	if last < 0 {
 		return &piece{}
 	}
-	a.spare, pc.next = pc.next, nil
+	pc := a.spare[last]
+	a.spare = a.spare[:last]
 	return pc
 }
 
 // pieceEnded notes that no device has the piece any more, nor will have it. The lock is held.
 func (a *Agent) pieceEnded(pc *piece, err error) {
 	it, h, length := pc.item, pc.sub.h, pc.length
-	*pc = piece{next: a.spare}
-	a.spare = pc
+	*pc = piece{}
+	a.spare = append(a.spare, pc)
 	a.pieces--
 	if err != nil {
 		it.fail(err)

@@ -7,15 +7,8 @@ import (
 	"slices"
 	"unsafe"
 
-	"github.com/verbena-rdma/verbena/internal/fifo"
 	"github.com/verbena-rdma/verbena/mmap"
 )
-
-// cache is memory that was registered because an item needed it. The agent's mutex guards it.
-type cache struct {
-	segments []*Segment          // by address, then by size; they may overlap
-	idle     fifo.List[*Segment] // those that no item uses, the least recently used first
-}
 
 // hold finds the slice of an item, which then stays registered until letGo, and registers it in the cache if that may
 // be. The lock is held, but not while memory is registered.
@@ -25,12 +18,12 @@ func (a *Agent) hold(it *item) (err error) {
 	}
 	s := find(a.segments, it.slice)
 	if s == nil && a.cfg.CacheBytes > 0 {
-		if s = find(a.cache.segments, it.slice); s != nil {
+		if s = find(a.cached, it.slice); s != nil {
 			a.counters.CacheHits++
 		} else if s, err = a.fill(it.slice); err != nil {
 			return err
 		}
-		a.cache.idle.Remove(&s.place)
+		a.idle.Remove(&s.place)
 	}
 	if it.local = s; s != nil {
 		s.inUse++
@@ -41,7 +34,7 @@ func (a *Agent) hold(it *item) (err error) {
 // letGo notes that an item does not use a segment any more.
 func (a *Agent) letGo(s *Segment) {
 	if s.inUse--; s.inUse == 0 && s.cached {
-		a.cache.idle.Push(&s.place)
+		a.idle.Push(&s.place)
 	}
 }
 
@@ -49,9 +42,9 @@ func (a *Agent) letGo(s *Segment) {
 func (a *Agent) fill(slice []byte) (*Segment, error) {
 	a.counters.CacheMisses++
 	var evicted []*Segment
-	for c := &a.cache; c.idle.Len() > 0 && (len(c.segments) >= a.cfg.CacheEntries || a.counters.CacheBytes+uint64(len(slice)) > uint64(a.cfg.CacheBytes)); {
-		old := c.idle.Pop().Value
-		c.segments = slices.DeleteFunc(c.segments, func(s *Segment) bool { return s == old })
+	for a.idle.Len() > 0 && (len(a.cached) >= a.cfg.CacheEntries || a.counters.CacheBytes+uint64(len(slice)) > uint64(a.cfg.CacheBytes)) {
+		old := a.idle.Pop().Value
+		a.cached = slices.DeleteFunc(a.cached, func(s *Segment) bool { return s == old })
 		a.counters.CacheEvictions++
 		a.counters.CacheBytes -= uint64(len(old.mem))
 		evicted = append(evicted, old)
@@ -74,10 +67,10 @@ func (a *Agent) fill(slice []byte) (*Segment, error) {
 		return nil, fmt.Errorf("register %d bytes in the cache: %w", len(slice), err)
 	}
 	s.cached, s.place.Value = true, s
-	at, _ := slices.BinarySearchFunc(a.cache.segments, s, func(s, t *Segment) int {
+	at, _ := slices.BinarySearchFunc(a.cached, s, func(s, t *Segment) int {
 		return cmp.Or(byAddress(s, t), cmp.Compare(len(s.mem), len(t.mem)))
 	})
-	a.cache.segments = slices.Insert(a.cache.segments, at, s)
+	a.cached = slices.Insert(a.cached, at, s)
 	a.counters.CacheBytes += uint64(len(slice))
 	return s, nil
 }

@@ -39,11 +39,11 @@ func TestCache(t *testing.T) {
 		require.True(t, bytes.Equal(block, theirs.Bytes()[:len(block)]))
 		near.mu.Lock()
 		bytes := 0
-		for _, s := range near.cache.segments {
+		for _, s := range near.cached {
 			bytes += len(s.mem)
 		}
-		require.LessOrEqual(t, len(near.cache.segments), entries)
-		require.Equal(t, near.cache.idle.Len(), len(near.cache.segments))
+		require.LessOrEqual(t, len(near.cached), entries)
+		require.Equal(t, near.idle.Len(), len(near.cached))
 		near.mu.Unlock()
 		require.LessOrEqual(t, bytes, limit)
 		require.EqualValues(t, bytes, near.Counters().CacheBytes)
@@ -78,12 +78,12 @@ func TestCacheInUse(t *testing.T) {
 	b.Read(remote, 0, make([]byte, 10))
 	require.NoError(t, submit(t, near, &b).Wait(ctx))
 	require.EqualValues(t, 10, near.Counters().CacheBytes)
-	require.Len(t, near.cache.segments, 1)
+	require.Len(t, near.cached, 1)
 
 	// A batch that is refused holds nothing.
 	b.Read(remote, 0, make([]byte, 100))
 	b.Read(remote, -1, make([]byte, 100))
 	_, err := near.Submit(&b)
 	require.ErrorIs(t, err, ErrRange)
-	require.Equal(t, 2, near.cache.idle.Len())
+	require.Equal(t, 2, near.idle.Len())
 }

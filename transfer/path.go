@@ -61,9 +61,10 @@ type path struct {
 	pause    host.Timer // until the next may be made; nil: it may now
 	gaveUp   bool       // until there is other work
 
-	// fenced are writes that the device had when the connection ended. Packets of them may still be on their
-	// way. The peer accepts the next connection when it has ended the old one: then they can be repeated.
-	fenced *piece
+	// fenced are writes that the device had when the connection ended, in the order in which it got them. Packets of
+	// them may still be on their way. The peer accepts the next connection when it has ended the old one: then they can
+	// be repeated.
+	fenced []*piece
 	tries  int    // dials in a row that failed
 	notes  uint64 // that the peer has got by earlier connections and this one
 }
@@ -212,7 +213,7 @@ func (p *path) accepted(conn link, acc acceptance, err error) {
 	if p.state != pathDialing {
 		return
 	}
-	same := p.Epoch == acc.Epoch && acc.Known == 1
+	same := p.Epoch == acc.Epoch && acc.Known == 1 && acc.Notes-p.notes <= uint64(len(p.fenced))
 	p.tries = 0
 	p.state, p.acceptance, p.err, p.ready = pathReady, acc, nil, a.host.Now()
 	a.cfg.Log.Debug().Stringer("connection", conn).Stringer("peer", p.peer).Msg("connected")
@@ -356,7 +357,7 @@ func (p *path) ended(pc *piece, original uint64, posted bool, err error) {
 	case closed != nil:
 		a.pieceEnded(pc, closed)
 	case perhaps:
-		pc.next, p.fenced = p.fenced, pc
+		p.fenced = append(p.fenced, pc)
 	default:
 		pc.repeat()
 	}
@@ -398,43 +399,35 @@ func (pc *piece) repeat() {
 		return
 	}
 	a.counters.Repeated++
-	pc.next, sub.again = sub.again, pc
+	sub.again = append(sub.again, pc)
 	sub.peer.enqueue(sub)
 }
 
-// releaseFenced lets the writes of the earlier connection go on, which has ended at both ends. Of its notes, the
-// latest are those that the peer has not got; it has counted them. The latest are the first in the list.
+// releaseFenced lets the writes of the earlier connection go on, which has ended at both ends. Of its notes, the peer
+// has got the first, and counted them if it is the same.
 func (p *path) releaseFenced(same bool) {
-	missing := 0 // notes
-	for pc := p.fenced; pc != nil; pc = pc.next {
-		if pc.item.op == rdma.OpWriteImm {
-			missing++
+	a, fenced, got := p.peer.agent, p.fenced, p.acceptance.Notes-p.notes
+	p.fenced, p.notes = nil, p.acceptance.Notes
+	for _, pc := range fenced {
+		switch {
+		case pc.item.op != rdma.OpWriteImm:
+			pc.repeat()
+		case !same:
+			a.pieceEnded(pc, unknown(errors.New("the peer was opened again, or knows nothing of the connection")))
+		case got > 0:
+			got--
+			a.pieceEnded(pc, nil)
+		default:
+			pc.repeat()
 		}
-	}
-	got := p.acceptance.Notes - p.notes
-	same = same && got <= uint64(missing)
-	missing -= int(got)
-	p.notes = p.acceptance.Notes
-	for pc := p.fenced; pc != nil; pc = p.fenced {
-		p.fenced, pc.next = pc.next, nil
-		if pc.item.op == rdma.OpWriteImm {
-			if !same {
-				p.peer.agent.pieceEnded(pc, unknown(errors.New("the peer was opened again, or knows nothing of the connection")))
-				continue
-			}
-			if missing--; missing < 0 {
-				p.peer.agent.pieceEnded(pc, nil)
-				continue
-			}
-		}
-		pc.repeat()
 	}
 }
 
 // endFenced ends the writes of the earlier connection, whose outcome will not be known.
 func (p *path) endFenced(err error) {
-	for pc := p.fenced; pc != nil; pc = p.fenced {
-		p.fenced = pc.next
+	fenced := p.fenced
+	p.fenced = nil
+	for _, pc := range fenced {
 		p.peer.agent.pieceEnded(pc, unknown(err))
 	}
 }

@@ -23,7 +23,7 @@ type Segment struct {
 	maps   []*mmap.Map // by device; nil: it was dead
 	record *record     // as the directory has it
 	inUse  int         // items that have not ended
-	cached bool        // in Agent.cache, and not in Agent.segments
+	cached bool        // in Agent.cached, and not in Agent.segments
 	place  fifo.Node[*Segment]
 }
 
