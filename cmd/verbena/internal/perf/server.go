@@ -256,9 +256,6 @@ func (t *serverTest) step(s load.End, i int) error {
 		return err
 	}
 	outcome := &control.Outcome{Busy: watch.Busy(), Operations: figures.Operations, Rate: figures.Rate, Peak: figures.Peak}
-	if err := s.Settle(); err != nil {
-		return err
-	}
 	if outcome.Checked, outcome.Damage, err = s.Verified(); err != nil {
 		return err
 	}

@@ -181,8 +181,6 @@ func (a *agents) run() (time.Duration, error) {
 	return d, err
 }
 
-func (a *agents) Settle() error { return nil }
-
 func (a *agents) Verified() (checked int64, damage string, err error) {
 	if a.plan.Verify && a.plan.Test.Op == plan.Read && !a.server {
 		a.check("the data that was read", a.size)

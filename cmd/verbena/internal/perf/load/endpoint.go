@@ -39,7 +39,6 @@ type End interface {
 	Path() (Path, error)
 	Prepare(step int) error
 	Measure() ([]*Sample, error)
-	Settle() error
 	Verified() (checked int64, damage string, err error)
 	ExpectClose()
 	Close() error
@@ -143,8 +142,8 @@ func (s *Endpoint) Measure() ([]*Sample, error) {
 	return list, nil
 }
 
-// Settle waits until no request of this end is in flight.
-func (s *Endpoint) Settle() error {
+// settle waits until no request of this end is in flight.
+func (s *Endpoint) settle() error {
 	for _, w := range s.workers {
 		idle := make(chan struct{})
 		if err := w.do(s.ctx, func() error { w.whenIdle(func() { close(idle) }); return nil }); err != nil {
@@ -159,9 +158,12 @@ func (s *Endpoint) Settle() error {
 	return nil
 }
 
-// Verified checks the data that the peer has written, once the peer is done. It returns the number of
-// pieces verified in this step. If one differed, damage describes the first.
+// Verified waits until no request of this end is in flight, and checks the data that the peer has written, once the
+// peer is done. It returns the number of pieces verified in this step. If one differed, damage describes the first.
 func (s *Endpoint) Verified() (checked int64, damage string, err error) {
+	if err = s.settle(); err != nil {
+		return 0, "", err
+	}
 	err = s.each(func(w *worker) error {
 		w.checkWritten()
 		checked += w.checks.checked
