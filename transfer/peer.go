@@ -377,10 +377,12 @@ func (p *Peer) read(ctx context.Context, size *int) (segments []*RemoteSegment, 
 		return nil, err
 	}
 	if h.Wait(ctx); ctx.Err() != nil {
-		err = p.dialError()
+		err = context.Cause(ctx)
+		if why := p.dialError(); why != nil {
+			err = fmt.Errorf("%w: %w", err, why)
+		}
 		h.Cancel()
 		<-h.done
-		err = errors.Join(context.Cause(ctx), err)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -421,13 +423,13 @@ func (p *Peer) adopt(records []record, epoch uint64) []*RemoteSegment {
 	return segments
 }
 
-// dialError is why the latest attempts to connect have failed.
+// dialError is why an attempt to connect has failed that goes on.
 func (p *Peer) dialError() (err error) {
 	p.agent.mu.Lock()
 	defer p.agent.mu.Unlock()
 	for _, path := range p.paths {
 		if path.state == pathDialing && path.conn != nil {
-			err = errors.Join(err, path.conn.DialError())
+			err = cmp.Or(err, path.conn.DialError())
 		}
 	}
 	return err
