@@ -29,10 +29,18 @@ func (a *Agent) Note(ctx context.Context) (Note, error) {
 	if len(a.addrs) == 0 {
 		return Note{}, fmt.Errorf("wait for a note: %w: the agent does not listen; set Config.Listen", ErrInvalid)
 	}
-	select {
-	case n := <-a.notes:
+	take := func(n received) (Note, error) {
 		_ = n.dev.engine.Do(func() { _ = pe.SubmitOrFree(n.task, nil) }) // the next one can come
 		return n.note, nil
+	}
+	select { // notes that have come go first
+	case n := <-a.notes:
+		return take(n)
+	default:
+	}
+	select {
+	case n := <-a.notes:
+		return take(n)
 	case <-a.over:
 		a.mu.Lock()
 		defer a.mu.Unlock()

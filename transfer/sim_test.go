@@ -349,7 +349,7 @@ func TestAgents(t *testing.T) {
 	if testing.Short() || raceEnabled {
 		seeds = 3
 	}
-	sim.Check(t, seeds, func(s *sim.Sim) { checkAgents(s, 4, false, false, 10) })
+	sim.CheckSerial(t, seeds, func(s *sim.Sim) { checkAgents(s, 4, false, false, 10) })
 }
 
 // The same is true over SRD, with one device and with two.
@@ -358,7 +358,7 @@ func TestSRDAgents(t *testing.T) {
 	if testing.Short() || raceEnabled {
 		seeds = 3
 	}
-	sim.Check(t, seeds, func(s *sim.Sim) { checkAgents(s, 4, s.Seed()%2 == 0, true, 10) })
+	sim.CheckSerial(t, seeds, func(s *sim.Sim) { checkAgents(s, 4, s.Seed()%2 == 0, true, 10) })
 }
 
 // The same is true of many agents with two devices each, of which one can fail alone.
@@ -367,7 +367,7 @@ func TestManyAgents(t *testing.T) {
 	if testing.Short() || raceEnabled {
 		seeds = 1
 	}
-	sim.Check(t, seeds, func(s *sim.Sim) { checkAgents(s, 16, true, false, 5) })
+	sim.CheckSerial(t, seeds, func(s *sim.Sim) { checkAgents(s, 16, true, false, 5) })
 }
 
 // checkAgents has all of n agents do so many batches after the last fault.
@@ -500,7 +500,7 @@ func TestDeviceFails(t *testing.T) {
 	if testing.Short() || raceEnabled {
 		seeds = 4
 	}
-	sim.Check(t, seeds, func(s *sim.Sim) {
+	sim.CheckSerial(t, seeds, func(s *sim.Sim) {
 		s.SetDefaultLink(sim.LinkConfig{Latency: time.Millisecond, Rate: 20e6})
 		near, near1, far, far1 := s.Host("near"), s.Host("near1"), s.Host("far"), s.Host("far1")
 		memory, counter, ended := make([]byte, 8<<20), 0, false
@@ -593,7 +593,7 @@ func TestDeviceFails(t *testing.T) {
 
 // A host that takes all connections which it gets leaves some for others, and for those that the agent dials.
 func TestHostTakesConnections(t *testing.T) {
-	sim.Check(t, 1, func(s *sim.Sim) {
+	sim.CheckSerial(t, 1, func(s *sim.Sim) {
 		const most = 8
 		near, far, evil := s.Host("near"), s.Host("far"), s.Host("evil")
 		taken, dialled := 0, 0
@@ -641,7 +641,7 @@ func TestDevicesFailInTurn(t *testing.T) {
 	if testing.Short() || raceEnabled {
 		seeds = 12
 	}
-	sim.Check(t, seeds, func(s *sim.Sim) {
+	sim.CheckSerial(t, seeds, func(s *sim.Sim) {
 		s.SetDefaultLink(sim.LinkConfig{Latency: time.Millisecond, Rate: 2e6})
 		near, far := s.Hosts("near", 3), s.Hosts("far", 2)
 		memory, ended := make([]byte, 8<<20), false
@@ -740,8 +740,8 @@ func TestDevicesFailInTurn(t *testing.T) {
 // A note has arrived, and its acknowledgement is lost. The peer then forgets how many have: the outcome is unknown,
 // and the note does not come again; also if the peer accepts a connection in between that is never made.
 func TestForgottenNotes(t *testing.T) {
-	sim.Check(t, 2, func(s *sim.Sim) { checkForgotten(s, false) })
-	sim.Check(t, 2, func(s *sim.Sim) { checkForgotten(s, true) })
+	sim.CheckSerial(t, 2, func(s *sim.Sim) { checkForgotten(s, false) })
+	sim.CheckSerial(t, 2, func(s *sim.Sim) { checkForgotten(s, true) })
 }
 
 func checkForgotten(s *sim.Sim, inVain bool) {
@@ -805,7 +805,7 @@ func checkForgotten(s *sim.Sim, inVain bool) {
 
 // A peer that ends each connection after a while is not dialled again and again.
 func TestShortConnections(t *testing.T) {
-	sim.Check(t, 2, func(s *sim.Sim) {
+	sim.CheckSerial(t, 2, func(s *sim.Sim) {
 		near, far := s.Host("near"), s.Host("far")
 		ended := false
 		far.Run(func(ctx context.Context, dev verbs.Device) error {
@@ -861,7 +861,7 @@ func TestShortConnections(t *testing.T) {
 // All connections end, and one of two devices does not reach the peer again: the other one confirms the end of its
 // writes, and does them.
 func TestOneDeviceComesBack(t *testing.T) {
-	sim.Check(t, 2, func(s *sim.Sim) {
+	sim.CheckSerial(t, 2, func(s *sim.Sim) {
 		near, near1, far, far1 := s.Host("near"), s.Host("near1"), s.Host("far"), s.Host("far1")
 		memory, ended := make([]byte, 100), false
 		far.Run(func(ctx context.Context, dev verbs.Device) error {
@@ -929,7 +929,7 @@ func TestOneDeviceComesBack(t *testing.T) {
 
 // A device that reaches the peer again is used again, also in the middle of a batch.
 func TestDeviceComesBack(t *testing.T) {
-	sim.Check(t, 1, func(s *sim.Sim) {
+	sim.CheckSerial(t, 1, func(s *sim.Sim) {
 		s.SetDefaultLink(sim.LinkConfig{Latency: time.Millisecond, Rate: 200e3})
 		near, near1, far, far1 := s.Host("near"), s.Host("near1"), s.Host("far"), s.Host("far1")
 		far.Run(func(ctx context.Context, dev verbs.Device) error {
@@ -996,7 +996,7 @@ func TestDeviceComesBack(t *testing.T) {
 
 // A peer is reached by any of its devices, also from an agent with one: when it is dialled, and later.
 func TestPeerDeviceFails(t *testing.T) {
-	sim.Check(t, 2, func(s *sim.Sim) {
+	sim.CheckSerial(t, 2, func(s *sim.Sim) {
 		near, far, far1 := s.Host("near"), s.Host("far"), s.Host("far1")
 		far.Run(func(ctx context.Context, dev verbs.Device) error {
 			a, err := Open(Config{Devices: []verbs.Device{dev, far1.Device()}, Listen: ":7600"})
@@ -1052,7 +1052,7 @@ func TestPeerDeviceFails(t *testing.T) {
 
 // When a peer is closed, a write, a note and an atomic that a device has may still take effect: their outcome is unknown.
 func TestCloseWithWrites(t *testing.T) {
-	sim.Check(t, 1, func(s *sim.Sim) {
+	sim.CheckSerial(t, 1, func(s *sim.Sim) {
 		near, far := s.Host("near"), s.Host("far")
 		far.Run(func(ctx context.Context, dev verbs.Device) error {
 			a, err := Open(Config{Devices: []verbs.Device{dev}, Listen: ":7600"})
@@ -1108,7 +1108,7 @@ func TestCloseWithWrites(t *testing.T) {
 
 // Over SRD too, reads that a device had when it failed are done by another one.
 func TestSRDDeviceFails(t *testing.T) {
-	sim.Check(t, 4, func(s *sim.Sim) {
+	sim.CheckSerial(t, 4, func(s *sim.Sim) {
 		s.SetDefaultLink(sim.LinkConfig{Latency: time.Millisecond, Rate: 20e6})
 		near, near1, far, far1 := s.Host("near"), s.Host("near1"), s.Host("far"), s.Host("far1")
 		memory, addr, ended := make([]byte, 8<<20), "", false
