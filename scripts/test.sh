@@ -68,7 +68,7 @@ if $full; then
 	gotest -vet=off -pgo=off -timeout 1h -tags "$tags" -run '^Test(Nemesis|ReplicatedLog|ClientsComeAndGo|BothEndsCloseAtOnce)$' \
 		./docs ./rdma ./samples/internal/broadcast ./samples/internal/kv ./soft/sim -sim.seeds=1000
 	gotest -vet=off -pgo=off -timeout 1h -tags "$tags" -run '^Test(Nemesis|WaitDuringReadsSimulated|HTTP)$' ./rsocket -sim.seeds=100
-	gotest -vet=off -pgo=off -timeout 1h -tags "$tags" -run '^Test(Agents|SRDAgents|DeviceFails|SRDDeviceFails|NothingIsStuck|DevicesFailInTurn)$' ./transfer -sim.seeds=40
+	gotest -vet=off -pgo=off -timeout 1h -tags "$tags" -run '^Test(Agents|SRDAgents|DeviceFails|SRDDeviceFails|NothingIsStuck|DevicesFailInTurn)$' ./transfer -sim.seeds=200
 	gotest -vet=off -pgo=off -timeout 1h -tags "$tags" -run '^TestManyAgents$' ./transfer -sim.seeds=20
 	gotest -vet=off -pgo=off -tags "$tags" ./soft/internal/inorder
 	cd examples/grpc

@@ -39,7 +39,8 @@ type Config struct {
 	Depth int
 	// Piece is the most bytes that travel in one request. Zero: 256 KiB.
 	Piece int
-	// DialTimeout is how long Dial and items wait for a peer, which may not have been started. Zero: ten seconds.
+	// DialTimeout is how long Dial and items wait for a peer, which may not have been started, with one device; the next
+	// device then has as long. Zero: ten seconds.
 	DialTimeout time.Duration
 	// SilenceTimeout is how long a peer may be silent until a connection through a software device ends, whose pieces
 	// then go to another device: see rdma.Config, also for the zero value. It is for RC.

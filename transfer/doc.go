@@ -68,5 +68,6 @@
 // # Goroutines
 //
 // All functions are for any goroutine, but a Batch is for one at a time. Each device has an engine
-// (package pe) on a goroutine of the agent.
+// (package pe) on a goroutine of the agent. Programs wait for agents on channels, so a simulation repeats its runs only
+// with sim.CheckSerial.
 package transfer
