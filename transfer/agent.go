@@ -113,7 +113,7 @@ type Agent struct {
 	idle     fifo.List[*Segment] // those of them that no item uses, the least recently used first
 	names    []*record           // of the published ones, by name
 	peers    []*Peer             // that are open
-	spare    []*piece
+	spare    []*piece            // to use again
 	incoming map[pathID]*incoming
 	absent   fifo.List[*incoming] // those without a connection, the latest last
 	pieces   int                  // cut and not ended

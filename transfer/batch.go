@@ -337,9 +337,9 @@ func (h *Handle) Cancel() {
 
 // nextPiece cuts the next piece, or takes one that has to be repeated.
 func (sub *subBatch) nextPiece() *piece {
-	if last := len(sub.again) - 1; last >= 0 {
-		pc := sub.again[last]
-		sub.again = sub.again[:last]
+	if len(sub.again) > 0 {
+		pc := sub.again[0]
+		sub.again = sub.again[1:]
 		return pc
 	}
 	for ; sub.first >= 0; sub.first = sub.h.items[sub.first].next {

@@ -10,8 +10,8 @@ import (
 	"github.com/verbena-rdma/verbena/mmap"
 )
 
-// hold finds the slice of an item, which then stays registered until letGo, and registers it in the cache if that may
-// be. The lock is held, but not while memory is registered.
+// hold finds the slice of an item, which then stays registered until letGo, and registers it if
+// Config.CacheBytes allows. The lock is held, but not while memory is registered.
 func (a *Agent) hold(it *item) (err error) {
 	if len(it.slice) == 0 {
 		return nil

@@ -40,8 +40,8 @@
 // Connections are made when they are needed, a few at a time. When one ends, its reads and writes are repeated, on
 // the next connection to the peer or through another device, after a pause that grows while connections do not
 // last; a write only when the peer has confirmed that the old connection can no longer write. An atomic
-// that the device had fails with [ErrUnknown]. Items fail when no connection can be made within
-// Config.DialTimeout. That a peer has died is noticed when its connection fails, after some seconds
+// that the device had fails with [ErrUnknown]. Items fail when no device can connect within
+// Config.DialTimeout, one after the other. That a peer has died is noticed when its connection fails, after some seconds
 // (Config.SilenceTimeout); until then the items wait.
 //
 // When a program ends without [Agent.Close], its requests can be in a peer's device that stands still, and take effect

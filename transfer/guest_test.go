@@ -62,11 +62,11 @@ func guestAgents(t *testing.T, near, far []bool) {
 		c := Config{Devices: devices, Listen: listen, CacheBytes: 1 << 20}
 		a, err := Open(c)
 		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, a.Close()) })
 		return a
 	}
 	theirs := devices(far)
 	a, b := open("", devices(near)), open(":7600", theirs)
-	defer func() { require.NoError(t, a.Close()) }()
 	memory := make([]byte, 3<<20)
 	_, err := b.Register("blocks", memory, all)
 	require.NoError(t, err)
@@ -117,7 +117,6 @@ func guestAgents(t *testing.T, near, far []bool) {
 	require.ErrorIs(t, err, ErrNoSegment)
 	require.NoError(t, b.Close())
 	b = open(":7600", theirs)
-	defer func() { require.NoError(t, b.Close()) }()
 	_, err = b.Register("blocks", memory, all)
 	require.NoError(t, err)
 	again, err := p.Segment(ctx, "blocks")

@@ -24,30 +24,32 @@ type received struct {
 
 // Note waits for the next note of any agent, and returns it. What the items before it have written is in memory.
 // An agent whose program does not call Note has those wait that send it notes. The error matches the cause of ctx,
-// ErrClosed, or ErrInvalid if the agent does not listen, so that no note can come.
+// ErrClosed when the agent has ended and no note is left, or ErrInvalid if the agent does not listen, so that no note
+// can come.
 func (a *Agent) Note(ctx context.Context) (Note, error) {
 	if len(a.addrs) == 0 {
 		return Note{}, fmt.Errorf("wait for a note: %w: the agent does not listen; set Config.Listen", ErrInvalid)
 	}
-	take := func(n received) (Note, error) {
-		_ = n.dev.engine.Do(func() { _ = pe.SubmitOrFree(n.task, nil) }) // the next one can come
-		return n.note, nil
+	ended := func() (Note, error) { return Note{}, fmt.Errorf("wait for a note: %w", context.Cause(ctx)) }
+	if ctx.Err() != nil { // also while notes come faster than the program takes them
+		return ended()
 	}
-	select { // notes that have come go first
-	case n := <-a.notes:
-		return take(n)
-	default:
-	}
+	var n received
 	select {
-	case n := <-a.notes:
-		return take(n)
-	case <-a.over:
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		return Note{}, a.closed
+	case n = <-a.notes:
 	case <-ctx.Done():
-		return Note{}, fmt.Errorf("wait for a note: %w", context.Cause(ctx))
+		return ended()
+	case <-a.over:
+		select {
+		case n = <-a.notes:
+		default:
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			return Note{}, a.closed
+		}
 	}
+	_ = n.dev.engine.Do(func() { _ = pe.SubmitOrFree(n.task, nil) }) // the next one can come
+	return n.note, nil
 }
 
 // noted takes a note.

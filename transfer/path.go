@@ -213,7 +213,7 @@ func (p *path) accepted(conn link, acc acceptance, err error) {
 	if p.state != pathDialing {
 		return
 	}
-	same := p.Epoch == acc.Epoch && acc.Known == 1 && acc.Notes-p.notes <= uint64(len(p.fenced))
+	same := p.Epoch == acc.Epoch && acc.Known == 1
 	p.tries = 0
 	p.state, p.acceptance, p.err, p.ready = pathReady, acc, nil, a.host.Now()
 	a.cfg.Log.Debug().Stringer("connection", conn).Stringer("peer", p.peer).Msg("connected")
@@ -406,7 +406,13 @@ func (pc *piece) repeat() {
 // releaseFenced lets the writes of the earlier connection go on, which has ended at both ends. Of its notes, the peer
 // has got the first, and counted them if it is the same.
 func (p *path) releaseFenced(same bool) {
-	a, fenced, got := p.peer.agent, p.fenced, p.acceptance.Notes-p.notes
+	a, fenced, got, notes := p.peer.agent, p.fenced, p.acceptance.Notes-p.notes, uint64(0)
+	for _, pc := range fenced {
+		if pc.item.op == rdma.OpWriteImm {
+			notes++
+		}
+	}
+	same = same && got <= notes
 	p.fenced, p.notes = nil, p.acceptance.Notes
 	for _, pc := range fenced {
 		switch {

@@ -32,7 +32,7 @@ type Peer struct {
 }
 
 // Dial connects to the agent that listens at HOST:PORT (with SRD, IP:PORT/QPN), or at several such addresses, of which
-// one need answer. It tries for Config.DialTimeout, also while nobody listens there; with SRD it fails at once if there is
+// one need answer. It tries for Config.DialTimeout with each device, also while nobody listens there; with SRD it fails at once if there is
 // no such endpoint. It returns when one device of this agent is connected; the others follow when there is work for them.
 // Each call makes a Peer with connections of its own.
 //
@@ -423,7 +423,7 @@ func (p *Peer) adopt(records []record, epoch uint64) []*RemoteSegment {
 	return segments
 }
 
-// dialError is why an attempt to connect has failed that goes on.
+// dialError is why the latest try of a dial that goes on has failed.
 func (p *Peer) dialError() (err error) {
 	p.agent.mu.Lock()
 	defer p.agent.mu.Unlock()

@@ -375,19 +375,21 @@ func (s *srd) accept(from rdma.EndpointAddr, m *message, in *incoming) (_ link, 
 		h.from.QPN = from.QPN
 	}
 	s.accepted.Push(&l.place)
-	s.sendAccept(l, 0)
+	s.sendAccept(l, nil)
 	return l, nil
 }
 
-// sendAccept answers the request of a link, and notes when so many probes have ended.
-func (s *srd) sendAccept(l *srdLink, probes int) {
-	if s.send(l.to, kindAccept, l.who, ownMessages, func(err error) {
-		if s.probes -= probes; err != nil {
+// sendAccept answers the request of a link, and reports whether it does. sent, if it is not nil, is called when the
+// answer has arrived or failed.
+func (s *srd) sendAccept(l *srdLink, sent func()) bool {
+	return s.send(l.to, kindAccept, l.who, ownMessages, func(err error) {
+		if sent != nil {
+			sent()
+		}
+		if err != nil {
 			_ = l.Close() // the end that has dialled asks again, if it still exists
 		}
-	}) {
-		s.probes += probes
-	}
+	})
 }
 
 // reject answers only if the request is to come again. Then it finds out whether a few links have ended at the other
@@ -400,7 +402,9 @@ func (s *srd) reject(from rdma.EndpointAddr, who request, why []byte) {
 	for n := min(s.accepted.Len(), maxProbes-s.probes); n > 0; n-- {
 		l := s.accepted.Pop().Value
 		s.accepted.Push(&l.place)
-		s.sendAccept(l, 1)
+		if s.sendAccept(l, func() { s.probes-- }) {
+			s.probes++
+		}
 	}
 }
 

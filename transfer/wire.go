@@ -94,11 +94,11 @@ func encode(v any) []byte {
 	return b
 }
 
-// decode decodes and checks private data, which is padded with zeroes.
+// decode decodes and checks what a peer sends, which can be padded with zeroes.
 func decode(b []byte, v interface{ check() error }) error {
 	n, err := binary.Decode(b, binary.BigEndian, v)
 	if err != nil || len(bytes.TrimLeft(b[n:], "\x00")) > 0 {
-		return fmt.Errorf("%w: private data of %d bytes", ErrProtocol, len(b))
+		return fmt.Errorf("%w: a message of %d bytes", ErrProtocol, len(b))
 	}
 	return v.check()
 }

@@ -109,14 +109,14 @@ func (id *connectionID) event(e *rawEvent) {
 
 // addressNotResolved asks again, unless that has gone on for too long.
 func (id *connectionID) addressNotResolved(errno syscall.Errno) {
+	err := error(errno)
 	if errno == syscall.ETIMEDOUT && id.phase == phaseResolving && time.Now().Before(id.resolvesUntil) {
-		err := id.resolve()
-		if err == nil {
-			return
-		}
-		errno, _ = errors.AsType[syscall.Errno](err)
+		id.resolvesFor = min(2*id.resolvesFor, resolveMost)
+		err = id.resolve(id.resolvesFor)
 	}
-	id.fail(verbs.CMStepResolve, unresolved("rdma_resolve_addr", errno, id.manager.dev.Name()))
+	if err != nil {
+		id.fail(verbs.CMStepResolve, id.manager.notResolved("rdma_resolve_addr", err))
+	}
 }
 
 // addressResolved resolves the route, if it leads over the right device.

@@ -149,18 +149,20 @@ type fakeID struct {
 	silent <-chan struct{} // its peer does not answer until this is closed; or nil
 }
 
-func (id *fakeID) bind(netip.AddrPort) error             { return id.lib.call("bind") }
-func (id *fakeID) listen(int) error                      { return id.lib.call("listen") }
-func (id *fakeID) resolveAddr(_, _ netip.AddrPort) error { return id.lib.call("resolve address") }
-func (id *fakeID) resolveRoute() error                   { return id.lib.call("resolve route") }
-func (id *fakeID) route() route                          { return id.path }
-func (id *fakeID) reject([]byte) error                   { return id.lib.call("reject") }
-func (id *fakeID) establish() error                      { return id.lib.call("establish") }
-func (id *fakeID) received() error                       { return id.lib.call("received") }
-func (id *fakeID) join(netip.Addr, bool) error           { return id.lib.call("join") }
-func (id *fakeID) leave(netip.Addr) error                { return id.lib.call("leave") }
-func (id *fakeID) disconnect() error                     { return id.lib.call("disconnect") }
-func (id *fakeID) migrate(channel) error                 { return id.lib.call("migrate") }
+func (id *fakeID) bind(netip.AddrPort) error { return id.lib.call("bind") }
+func (id *fakeID) listen(int) error          { return id.lib.call("listen") }
+func (id *fakeID) resolveAddr(_, _ netip.AddrPort, _ time.Duration) error {
+	return id.lib.call("resolve address")
+}
+func (id *fakeID) resolveRoute() error         { return id.lib.call("resolve route") }
+func (id *fakeID) route() route                { return id.path }
+func (id *fakeID) reject([]byte) error         { return id.lib.call("reject") }
+func (id *fakeID) establish() error            { return id.lib.call("establish") }
+func (id *fakeID) received() error             { return id.lib.call("received") }
+func (id *fakeID) join(netip.Addr, bool) error { return id.lib.call("join") }
+func (id *fakeID) leave(netip.Addr) error      { return id.lib.call("leave") }
+func (id *fakeID) disconnect() error           { return id.lib.call("disconnect") }
+func (id *fakeID) migrate(channel) error       { return id.lib.call("migrate") }
 
 func (id *fakeID) destroy() {
 	_ = id.lib.call("destroy")

@@ -44,7 +44,8 @@ type connectionID struct {
 	timewaitExited bool          // CMTimewaitExit has been reported
 
 	// Of Dial.
-	resolve       func() error
+	resolve       func(timeout time.Duration) error
+	resolvesFor   time.Duration // the latest call
 	resolvesUntil time.Time
 }
 
@@ -112,13 +113,13 @@ func (m *manager) Dial(p verbs.CMDial) (verbs.CMID, error) {
 		return nil, failed(callError("rdma_create_id", err))
 	}
 	from, to := m.withZone(netip.AddrPortFrom(local, p.Local.Port())), m.withZone(peer)
-	resolve := func() error { return raw.resolveAddr(from, to) }
-	if err := resolve(); err != nil {
+	resolve := func(timeout time.Duration) error { return raw.resolveAddr(from, to, timeout) }
+	if err := resolve(resolveFirst); err != nil {
 		raw.destroy()
 		return nil, failed(m.notResolved("rdma_resolve_addr", err))
 	}
 	id := m.newID(raw, p.Type)
-	id.resolve, id.resolvesUntil = resolve, time.Now().Add(resolveTimeout)
+	id.resolve, id.resolvesFor, id.resolvesUntil = resolve, resolveFirst, time.Now().Add(resolveTimeout)
 	id.endpoints.Store(&endpoints{remote: peer, local: netip.AddrPortFrom(local, p.Local.Port())})
 	return id, nil
 }

@@ -4,6 +4,7 @@ package rdmacm
 
 import (
 	"net/netip"
+	"time"
 
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -30,7 +31,7 @@ type channel interface {
 type rawID interface {
 	bind(netip.AddrPort) error
 	listen(backlog int) error
-	resolveAddr(local, remote netip.AddrPort) error
+	resolveAddr(local, remote netip.AddrPort, timeout time.Duration) error
 	resolveRoute() error
 	route() route
 	connect(*verbs.CMParam) error

@@ -54,7 +54,7 @@ func (m *manager) JoinMulticast(p verbs.CMJoin) (verbs.CMMulticast, error) {
 		return nil, fmt.Errorf("%s: %w", op, callError("rdma_create_id", err))
 	}
 	g := &membership{manager: m, raw: raw, group: m.withZone(netip.AddrPortFrom(group, 0)).Addr(), sendOnly: p.SendOnly}
-	if err := raw.resolveAddr(m.withZone(netip.AddrPortFrom(local, 0)), netip.AddrPortFrom(g.group, multicastPort)); err != nil {
+	if err := raw.resolveAddr(m.withZone(netip.AddrPortFrom(local, 0)), netip.AddrPortFrom(g.group, multicastPort), resolveTimeout); err != nil {
 		raw.destroy()
 		return nil, fmt.Errorf("%s: %w", op, m.notResolved("rdma_resolve_addr", err))
 	}

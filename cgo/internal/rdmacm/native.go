@@ -40,12 +40,12 @@ var load = sync.OnceValue(func() error {
 var _ = [1]struct{}{}[C.RDMA_CM_EVENT_TIMEWAIT_EXIT-eventTimewaitExit]
 
 const (
-	// resolveTimeout limits each of the two steps: resolving the address, and the route. The kernel
-	// itself gives up on a neighbour after some seconds.
+	// resolveTimeout limits each of the two steps: resolving the address, and the route.
 	resolveTimeout = 20 * time.Second
-	// resolveInterval is how long one rdma_resolve_addr takes at most. If the neighbour answers before the kernel
-	// waits for that, the kernel looks again only at the end of this time.
-	resolveInterval = 250 * time.Millisecond
+	// One rdma_resolve_addr takes at most resolveFirst, and each further one twice as long, up to resolveMost. If the
+	// neighbour answers before the kernel waits for that, the kernel looks again only at the end of this time.
+	resolveFirst = 16 * time.Millisecond
+	resolveMost  = 4 * time.Second
 )
 
 // native implements library.
@@ -153,7 +153,7 @@ func (id nativeID) bind(a netip.AddrPort) error {
 	return errnoOf(C.vc_bind_addr(id.c, &addr))
 }
 
-func (id nativeID) resolveAddr(local, remote netip.AddrPort) error {
+func (id nativeID) resolveAddr(local, remote netip.AddrPort, timeout time.Duration) error {
 	to := addrOf(remote)
 	from := addrOf(local)
 	if local.Addr().IsUnspecified() {
@@ -163,7 +163,7 @@ func (id nativeID) resolveAddr(local, remote netip.AddrPort) error {
 			from.family = 0
 		}
 	}
-	return errnoOf(C.vc_resolve_addr(id.c, &from, &to, C.int(resolveInterval.Milliseconds())))
+	return errnoOf(C.vc_resolve_addr(id.c, &from, &to, C.int(timeout.Milliseconds())))
 }
 
 func (id nativeID) resolveRoute() error {
