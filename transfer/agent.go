@@ -3,7 +3,6 @@ package transfer
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -130,9 +129,7 @@ func Open(cfg Config) (*Agent, error) {
 		return nil, err
 	}
 	a := &Agent{cfg: cfg, host: host.Of(cfg.Devices[0]), incoming: map[pathID]*incoming{}, notes: make(chan received, maxNotes*len(cfg.Devices))}
-	var epoch [8]byte
-	a.host.Random(epoch[:])
-	a.epoch = max(binary.BigEndian.Uint64(epoch[:]), 1)
+	a.epoch = max(host.Uint64(a.host), 1)
 	ctx, stop := context.WithCancel(context.Background())
 	a.stop, a.over = stop, ctx.Done()
 	if err := a.open(); err != nil {

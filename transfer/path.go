@@ -3,7 +3,6 @@ package transfer
 import (
 	"bytes"
 	"cmp"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -271,9 +270,7 @@ func (p *path) down(err error) {
 // many agents that have lost a peer do not come back together.
 func (a *Agent) backOff(failures int) time.Duration {
 	most := min(50*time.Millisecond<<min(failures-1, 8), maxBackOff)
-	var random [8]byte
-	a.host.Random(random[:])
-	return most - time.Duration(binary.BigEndian.Uint64(random[:])%uint64(most/2))
+	return most - time.Duration(host.Uint64(a.host)%uint64(most/2))
 }
 
 // rank is less for a path that is more likely to connect.
